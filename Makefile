@@ -1,0 +1,53 @@
+# The first call builds .venv from constraints.txt; later calls reuse it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Tests run in two processes; more threads than that would only fight over the cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test check format lint types bench evidence docs clean
+
+help:
+	@echo "make demo   train and compare on embedded data"
+	@echo "make test   all tests, doctests and README examples"
+	@echo "make check  format, lint, types and make test"
+	@echo "make bench  speed ratios, printed as a table"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	@touch $@
+
+demo: export OMP_NUM_THREADS = 2
+demo: $(READY)
+	$(BIN)/macc run demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 -q
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: lint types test
+
+bench: export OMP_NUM_THREADS = 2
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

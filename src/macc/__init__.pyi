@@ -1,0 +1,11 @@
+from macc import losses as losses
+from macc import models as models
+from macc.heads import LogitMoments as LogitMoments
+from macc.heads import MCDropout as MCDropout
+from macc.heads import MCDropoutLinear as MCDropoutLinear
+from macc.heads import attach as attach
+from macc.heads import conventional_moments as conventional_moments
+from macc.heads import detach as detach
+from macc.heads import moments as moments
+
+__version__: str
