@@ -1,0 +1,20 @@
+"""Task losses and penalties, composed as ``task + weight * penalty``.
+
+Losses take logits, never probabilities. A new loss is one file and one line here; the parser, the
+listings and the contract tests find it by that line.
+"""
+
+from macc.losses._brier import Brier as Brier
+from macc.losses._cross_entropy import CrossEntropy as CrossEntropy
+from macc.losses._dca import DCA as DCA
+from macc.losses._flsd import FLSD as FLSD
+from macc.losses._focal import Focal as Focal
+from macc.losses._label_smoothing import LabelSmoothing as LabelSmoothing
+from macc.losses._macc import MACC as MACC
+from macc.losses._mbls import MbLS as MbLS
+from macc.losses._mdca import MDCA as MDCA
+from macc.losses._mmce import MMCE as MMCE
+from macc.losses._terms import Criterion as Criterion
+from macc.losses._terms import Penalty as Penalty
+from macc.losses._terms import Task as Task
+from macc.losses._terms import parse as parse

@@ -1,0 +1,37 @@
+"""Brier score as a loss (BS)."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from macc.losses._checks import Output
+from macc.losses._terms import Task
+
+
+class Brier(Task):
+    r"""Squared distance between the probabilities and the one-hot label, summed over classes.
+
+    .. math:: \frac1N \sum_i \sum_k (s_i[k] - \mathbb 1[y_i = k])^2
+
+    Args:
+        weight: A weight per class, ``(K,)``.
+
+    Returns:
+        Scalar in ``[0, 2]``. Labels may be class probabilities ``(N, K)``.
+
+    Example:
+        >>> import torch
+        >>> Brier()(torch.zeros(1, 2), torch.tensor([0]))
+        tensor(0.5000)
+
+    Reference:
+        Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
+    """
+
+    label = "BS"
+    soft_targets = True
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The formula."""
+        logits, labels = self.checked(output, labels)
+        target = labels if labels.ndim == 2 else F.one_hot(labels, logits.shape[1])
+        return self.weighted_mean((logits.softmax(dim=1) - target).square().sum(dim=1), labels, logits)

@@ -1,0 +1,128 @@
+"""What a loss accepts, checked once for all of them.
+
+Shape and type are always checked. Values are checked on plain CPU tensors only: on an accelerator a
+check would wait for the device, and inside ``torch.compile`` it would break the graph.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from macc.heads import LogitMoments, at_least_float32
+
+Output = Tensor | LogitMoments
+
+
+def values_readable(*tensors: Tensor) -> bool:
+    """Whether values may be looked at without waiting for a device or breaking a graph."""
+    return not torch.compiler.is_compiling() and all(
+        tensor.device.type == "cpu" and type(tensor) in (Tensor, nn.Parameter) for tensor in tensors
+    )
+
+
+def check_logits(logits: Any) -> Tensor:
+    """Logits as a floating-point tensor ``(N, K)`` of at least single precision."""
+    if not isinstance(logits, Tensor):
+        cure = "; pass its `.logits`" if hasattr(logits, "logits") else ""
+        raise ValueError(
+            f"a loss takes logits as a Tensor or LogitMoments, got {type(logits).__name__}{cure}"
+        )
+    if not logits.is_floating_point():
+        raise ValueError(f"logits must be floating point, got {logits.dtype}; pass the raw network output")
+    if logits.ndim != 2:
+        raise ValueError(
+            f"logits must have shape (N, K), got {tuple(logits.shape)}; flatten further axes into the first"
+        )
+    if logits.shape[0] == 0:
+        raise ValueError("the batch is empty; skip it")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"logits must have one column per class, got {logits.shape[1]}; "
+            "for a binary classifier use two outputs and labels 0 and 1"
+        )
+    if values_readable(logits) and bool(logits.isnan().any()):
+        row = int(logits.isnan().any(dim=1).nonzero()[0])
+        raise ValueError(f"logits hold NaN, first in row {row}; lower the learning rate or clip gradients")
+    return at_least_float32(logits)
+
+
+def check_moments(output: Any, name: str) -> LogitMoments:
+    """Mean and variance, or an error that tells ``name``'s user how to get them."""
+    if isinstance(output, Tensor):
+        raise ValueError(
+            f"{name} needs the variance of the logits and got plain logits; attach a head with "
+            "`macc.attach(model)` (samples=1 has no variance) and call the model in train mode; "
+            "for validation use `criterion.task(output, labels)`"
+        )
+    if not isinstance(output, LogitMoments):
+        check_logits(output)
+    mean, variance = check_logits(output.mean), output.variance
+    if variance.shape != mean.shape or not variance.is_floating_point():
+        raise ValueError(
+            f"variance must be floating point with the shape of the mean, {tuple(mean.shape)}, "
+            f"got {variance.dtype} of {tuple(variance.shape)}"
+        )
+    if values_readable(variance) and not bool((variance >= 0).all()):
+        row = int((~(variance >= 0)).any(dim=1).nonzero()[0])
+        raise ValueError(f"variance must be non-negative, got a negative or NaN entry in row {row}")
+    return LogitMoments(mean, at_least_float32(variance))
+
+
+def check_labels(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
+    """Class indices ``(N,)``, or class probabilities ``(N, K)`` unless ``soft`` names who refuses them."""
+    rows, classes = logits.shape
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels must be a Tensor of class indices, got {type(labels).__name__}")
+    if labels.shape == (rows, classes):
+        return _check_soft(labels, logits, soft)
+    if labels.shape != (rows,):
+        cure = "; use `labels.squeeze(1)`" if labels.shape == (rows, 1) else ""
+        raise ValueError(
+            f"labels must have shape ({rows},), one class index a row, got {tuple(labels.shape)}{cure}"
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be whole numbers, got {labels.dtype}; use `labels.long()`")
+    if values_readable(labels):
+        outside = ((labels < 0) | (labels >= classes)).nonzero()
+        if len(outside):
+            index = int(outside[0])
+            raise ValueError(
+                f"labels must lie in [0, {classes - 1}] for {classes} classes, "
+                f"got {int(labels[index])} at index {index}"
+            )
+    return labels.long()
+
+
+def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tensor:
+    if not labels.is_floating_point():
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} and type {labels.dtype} look like multi-label or one-hot "
+            "targets; multi-label problems are not supported, and one-hot rows are `labels.argmax(1)`"
+        )
+    if refused_by:
+        raise ValueError(f"{refused_by} is defined for class indices of shape (N,), got class probabilities")
+    labels = labels.to(logits.dtype)
+    if values_readable(labels):
+        sums = labels.sum(dim=1)
+        bad = (((sums - 1).abs() > 1e-3) | (labels < 0).any(dim=1) | sums.isnan()).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            raise ValueError(
+                f"soft labels must be probabilities that sum to 1 in each row, row {row} sums to "
+                f"{float(sums[row]):.4g}; multi-label targets are not supported"
+            )
+    return labels
+
+
+def check_number(name: str, value: Any, *, low: float, high: float = math.inf) -> float:
+    """``value`` as a float in ``[low, high]``."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not (low <= number <= high and math.isfinite(number)):
+        limits = f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
+        raise ValueError(f"`{name}` must be a number {limits}, got {value!r}")
+    return number

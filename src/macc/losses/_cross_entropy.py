@@ -1,0 +1,33 @@
+"""Cross-entropy, the negative log-likelihood (NLL)."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from macc.losses._checks import Output
+from macc.losses._terms import Task
+
+
+class CrossEntropy(Task):
+    r"""Negative log-likelihood of the labels.
+
+    .. math:: -\frac1N \sum_i \log s_i[y_i]
+
+    Args:
+        weight: A weight per class, ``(K,)``, as in ``nn.CrossEntropyLoss``.
+
+    Returns:
+        Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``.
+
+    Example:
+        >>> import torch
+        >>> CrossEntropy()(torch.zeros(1, 2), torch.tensor([0]))
+        tensor(0.6931)
+    """
+
+    label = "NLL"
+    soft_targets = True
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The formula."""
+        logits, labels = self.checked(output, labels)
+        return F.cross_entropy(logits, labels, weight=self.class_weight(logits))

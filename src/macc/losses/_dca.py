@@ -1,0 +1,38 @@
+"""Difference between confidence and accuracy (DCA)."""
+
+from torch import Tensor
+
+from macc.losses._checks import Output
+from macc.losses._distributed import batch_mean
+from macc.losses._terms import BatchPenalty
+
+
+class DCA(BatchPenalty):
+    r"""Gap between mean confidence and accuracy of a batch.
+
+    .. math:: \Bigl| \frac1N \sum_i \max_k s_i[k] - \frac1N \sum_i \mathbb 1[\hat y_i = y_i] \Bigr|
+
+    Args:
+        warmup: Training steps over which the term is faded in.
+        sync: Whether to use the batch of all processes.
+
+    Returns:
+        Scalar in ``[0, 1]``.
+
+    Example:
+        >>> import torch
+        >>> DCA()(torch.zeros(1, 2), torch.tensor([1]))
+        tensor(0.5000)
+
+    Reference:
+        Liang et al., *Improved Trainable Calibration Method for Neural Networks on Medical Imaging
+        Classification*, BMVC 2020.
+    """
+
+    label = "DCA"
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The formula."""
+        logits, labels = self.checked(output, labels)
+        confidence, prediction = logits.softmax(dim=1).max(dim=1)
+        return batch_mean(confidence - (prediction == labels).to(confidence.dtype), sync=self.sync).abs()

@@ -1,0 +1,165 @@
+"""Multi-class alignment of confidence and certainty (MACC)."""
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from macc.heads import LogitMoments
+from macc.losses._checks import Output, check_moments, values_readable
+from macc.losses._distributed import batch_mean
+from macc.losses._terms import BatchPenalty
+
+# Beyond this uncertainty the slope of tanh is below 1.4e-3: MACC hardly moves it any more.
+SATURATED = 4.0
+
+
+class MACC(BatchPenalty):
+    r"""Gap between mean confidence and mean certainty of each class in a batch, averaged over classes.
+
+    .. math:: \frac1K \sum_j \Bigl| \frac1N \sum_i \bar s_i[j] - \frac1N \sum_i c_i[j] \Bigr|,
+        \qquad \bar s = \mathrm{softmax}(\bar z), \quad c = 1 - \tanh u
+
+    with mean ``z̄`` and variance ``u`` of the logits under dropout of the last features: the model needs
+    a head that reports them (:func:`macc.attach`). Gradients flow through confidence and certainty.
+
+    The formula has no labels. Confidences of a sample add up to 1, so the loss is zero only where the mean
+    certainty is ``1/K``, that is where ``u`` is near ``atanh(1 - 1/K)``, its fixed point. A new network
+    starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u`` up, and may drive it past
+    the point where tanh is flat, for good. Use ``warmup`` with weights above 1, above all in networks
+    without batch norm; :meth:`diagnostics` shows where training stands.
+
+    Args:
+        warmup: Training steps over which the term is faded in.
+        sync: Whether to use the batch of all processes.
+
+    Returns:
+        Scalar in ``[0, 1]``. Labels are not used.
+
+    Example:
+        >>> import torch
+        >>> from macc import LogitMoments
+        >>> output = LogitMoments(torch.zeros(4, 2), torch.zeros(4, 2))
+        >>> MACC()(output, torch.tensor([0, 1, 0, 1]))
+        tensor(0.5000)
+
+    Reference:
+        Kugathasan and Khan, *Multiclass Alignment of Confidence and Certainty for Network
+        Calibration*, GCPR 2023, equation 1.
+    """
+
+    label = "MACC"
+    soft_targets = True
+
+    def __init__(self, *, warmup: int = 0, sync: bool = True) -> None:
+        super().__init__(warmup=warmup, sync=sync)
+        self._warned = False
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The formula."""
+        moments = check_moments(output, "MACC")
+        self.checked(moments, labels)
+        self._warn_if_saturated(moments)
+        return batch_mean(moments.probs - moments.certainty, sync=self.sync).abs().mean()
+
+    def diagnostics(self, output: LogitMoments) -> "MACCDiagnostics":
+        """Where training stands, from one batch; waits for the device.
+
+        Args:
+            output: What the model returns in training, or :func:`macc.moments`.
+
+        Example:
+            >>> import torch
+            >>> from macc import LogitMoments
+            >>> print(MACC().diagnostics(LogitMoments(torch.eye(2), torch.full((2, 2), 0.1))))
+            mean u 0.100 (fixed point 0.549), 0.0 % of u above 4
+            class  confidence  certainty     gap
+            0           0.500      0.900  -0.400
+            1           0.500      0.900  -0.400
+            MACC is now raising the logit scale: certainty is above confidence.
+        """
+        if isinstance(output, LogitMoments):  # on the CPU, where values are checked too
+            output = LogitMoments(*(part.detach().cpu().double() for part in output))
+        moments = check_moments(output, "MACC.diagnostics")
+        mean, variance = moments
+        confidence, certainty = moments.probs.mean(dim=0), moments.certainty.mean(dim=0)
+        gap = confidence - certainty
+        # Scaling the logits by e^t scales u by e^2t: the slope of the loss along t at t = 0.
+        of_confidence = moments.probs * (mean - (moments.probs * mean).sum(dim=1, keepdim=True))
+        of_uncertainty = 2 * variance * (1 - variance.tanh().square())
+        slope = (gap.sign() * (of_confidence + of_uncertainty).mean(dim=0)).mean()
+        return MACCDiagnostics(
+            confidence=confidence,
+            certainty=certainty,
+            gap=gap,
+            mean_u=float(variance.mean()),
+            fixed_point=math.atanh(1 - 1 / mean.shape[1]),
+            saturated=float((variance > SATURATED).double().mean()),
+            scale_slope=float(slope),
+        )
+
+    def _warn_if_saturated(self, moments: LogitMoments) -> None:
+        if self._warned or not (
+            self.training and torch.is_grad_enabled() and values_readable(moments.variance)
+        ):
+            return
+        share = float((moments.variance > SATURATED).float().mean())
+        if share > 0.5:
+            self._warned = True
+            warnings.warn(
+                f"{share:.0%} of the logit variances are above {SATURATED:g}, where MACC has no gradient left "
+                "to bring them down; use a warm-up (`MACC(warmup=...)`), a smaller weight or a smaller "
+                "dropout rate p",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+@dataclass(frozen=True)
+class MACCDiagnostics:
+    """What :meth:`MACC.diagnostics` found."""
+
+    confidence: Tensor
+    """Mean confidence of each class, ``(K,)``."""
+    certainty: Tensor
+    """Mean certainty of each class, ``(K,)``."""
+    gap: Tensor
+    """Confidence minus certainty, ``(K,)``."""
+    mean_u: float
+    """Mean variance of the logits."""
+    fixed_point: float
+    """``atanh(1 - 1/K)``: where the variance comes to rest if MACC alone decides."""
+    saturated: float
+    """Share of variances above 4, where tanh is flat."""
+    scale_slope: float
+    """Slope of MACC along a common scale of all logits; training moves against it."""
+
+    @property
+    def sentence(self) -> str:
+        """Whether MACC is now raising or lowering the logit scale."""
+        if self.saturated > 0.5:
+            return "MACC has hardly any gradient left: most variances are where tanh is flat."
+        if abs(self.scale_slope) < 1e-6:
+            return "MACC is not moving the logit scale."
+        side = "above" if float(self.gap.sum()) < 0 else "below"
+        direction = "raising" if self.scale_slope < 0 else "lowering"
+        return f"MACC is now {direction} the logit scale: certainty is {side} confidence."
+
+    def __str__(self) -> str:
+        rows = [
+            f"{j:<5}  {c:>10.3f}  {t:>9.3f}  {g:>+6.3f}"
+            for j, (c, t, g) in enumerate(
+                zip(self.confidence.tolist(), self.certainty.tolist(), self.gap.tolist(), strict=True)
+            )
+        ]
+        return "\n".join(
+            [
+                f"mean u {self.mean_u:.3f} (fixed point {self.fixed_point:.3f}), "
+                f"{100 * self.saturated:.1f} % of u above {SATURATED:g}",
+                "class  confidence  certainty     gap",
+                *rows,
+                self.sentence,
+            ]
+        )

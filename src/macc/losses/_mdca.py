@@ -1,0 +1,40 @@
+"""Multi-class difference between confidence and accuracy (MDCA)."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from macc.losses._checks import Output
+from macc.losses._distributed import batch_mean
+from macc.losses._terms import BatchPenalty
+
+
+class MDCA(BatchPenalty):
+    r"""Gap between mean confidence and frequency of each class in a batch, averaged over classes.
+
+    .. math:: \frac1K \sum_j \Bigl| \frac1N \sum_i s_i[j] - \frac1N \sum_i \mathbb 1[y_i = j] \Bigr|
+
+    Args:
+        warmup: Training steps over which the term is faded in.
+        sync: Whether to use the batch of all processes.
+
+    Returns:
+        Scalar in ``[0, 1]``. Labels may be class probabilities ``(N, K)``.
+
+    Example:
+        >>> import torch
+        >>> MDCA()(torch.zeros(2, 2), torch.tensor([0, 0]))
+        tensor(0.5000)
+
+    Reference:
+        Hebbalaguppe et al., *A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved
+        Neural Network Calibration*, CVPR 2022.
+    """
+
+    label = "MDCA"
+    soft_targets = True
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The formula."""
+        logits, labels = self.checked(output, labels)
+        target = labels if labels.ndim == 2 else F.one_hot(labels, logits.shape[1])
+        return batch_mean(logits.softmax(dim=1) - target, sync=self.sync).abs().mean()

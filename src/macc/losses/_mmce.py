@@ -1,0 +1,82 @@
+"""Maximum mean calibration error (MMCE)."""
+
+import torch
+from torch import Tensor
+
+from macc.losses._checks import Output, check_number
+from macc.losses._distributed import all_rows
+from macc.losses._terms import BatchPenalty
+
+
+class MMCE(BatchPenalty):
+    r"""Kernel distance between confidence and correctness.
+
+    With ``r`` the largest probability, ``c`` whether it is right and ``k(a, b) = exp(-|a - b| / width)``:
+
+    .. math:: \text{weighted: } \sqrt{\sum_{ij} d_i d_j\, k(r_i, r_j) + 10^{-10}}, \qquad
+        d_i = \frac{c_i (1 - r_i)}{m} - \frac{(1 - c_i)\, r_i}{n}
+
+    with ``m`` right and ``n`` wrong samples, and 0 where there are none of either;
+
+    .. math:: \text{unweighted: } \frac1{N^2} \sum_{ij} (c_i - r_i)(c_j - r_j)\, k(r_i, r_j)
+
+    Published codes of the weighted form, the authors' own among them, take means over pairs and divide by
+    ``m²``, ``n²`` and ``mn`` once more; ``legacy=True`` does the same. MbLS's code uses the unweighted form.
+
+    Args:
+        weighted: Whether right and wrong samples count the same, whatever their numbers.
+        legacy: Divide twice, as published codes do; for the weighted form.
+        width: Width of the kernel.
+        warmup: Training steps over which the term is faded in.
+        sync: Whether to use the batch of all processes.
+
+    Returns:
+        Scalar, at least 0.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+        >>> MMCE(weighted=False)(logits, torch.tensor([0, 0]))
+        tensor(0.2500)
+
+    Reference:
+        Kumar, Sarawagi and Jain, *Trainable Calibration Measures for Neural Networks from Kernel Mean
+        Embeddings*, ICML 2018.
+    """
+
+    label = "MMCE"
+
+    def __init__(
+        self,
+        *,
+        weighted: bool = True,
+        legacy: bool = False,
+        width: float = 0.4,
+        warmup: int = 0,
+        sync: bool = True,
+    ) -> None:
+        super().__init__(warmup=warmup, sync=sync)
+        self.weighted = bool(weighted)
+        self.legacy = bool(legacy)
+        self.width = check_number("width", width, low=1e-6)
+        if legacy and not weighted:
+            raise ValueError("`legacy` belongs to the weighted form; leave it out with weighted=False")
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The formula, as one quadratic form."""
+        logits, labels = self.checked(output, labels)
+        confidence, prediction = logits.softmax(dim=1).max(dim=1)
+        right = (prediction == labels).to(confidence.dtype)
+        confidence, right = all_rows(torch.stack([confidence, right], dim=1), sync=self.sync).unbind(dim=1)
+        kernel = (-(confidence[:, None] - confidence[None, :]).abs() / self.width).exp()
+        if not self.weighted:
+            residual = (right - confidence) / len(confidence)
+            return (residual[:, None] * kernel * residual[None, :]).sum()
+        num_right, num_wrong = right.sum(), (1 - right).sum()
+        power = 2 if self.legacy else 1
+        residual = right * (1 - confidence) / num_right.clamp(min=1) ** power
+        residual = residual - (1 - right) * confidence / num_wrong.clamp(min=1) ** power
+        squared = (residual[:, None] * kernel * residual[None, :]).sum()
+        # The kernel is positive definite, so a negative value is rounding, and its root would be NaN.
+        distance = (squared.clamp(min=0) + 1e-10).sqrt()
+        return distance * ((num_right > 0) & (num_wrong > 0))

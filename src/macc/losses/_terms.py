@@ -1,0 +1,443 @@
+"""How losses are built, added up, printed and read back.
+
+A criterion is one task term of weight 1 plus weighted penalties::
+
+    Focal(gamma=3) + 10 * MACC()
+
+The same spelling works in Python, in YAML and in the shell: ``parse(str(criterion))``.
+"""
+
+import ast
+import difflib
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from macc.heads import LogitMoments
+from macc.losses._checks import Output, check_labels, check_logits, check_number
+
+MAX_TEXT = 1000
+
+
+class _Summand:
+    """``+`` for everything that can stand in a criterion."""
+
+    def __add__(self, other: object) -> "Criterion":
+        return _add(self, other)
+
+    def __radd__(self, other: object) -> "Criterion":
+        return _add(other, self)
+
+
+class _Term(_Summand, nn.Module, ABC):
+    """A named loss with keyword-only knobs; subclasses give :meth:`measure`."""
+
+    label: ClassVar[str]
+    """The paper's name, for tables."""
+    soft_targets: ClassVar[bool] = False
+    """Whether the formula allows class probabilities as labels."""
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Knobs that are printed even at their default."""
+
+    @abstractmethod
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The term's bare value, a scalar batch mean: no weight, no warm-up."""
+
+    def checked(self, output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean logits ``(N, K)`` of at least single precision, and labels as this term needs them."""
+        logits = check_logits(output.mean if isinstance(output, LogitMoments) else output)
+        return logits, check_labels(labels, logits, soft=None if self.soft_targets else type(self).__name__)
+
+    def __repr__(self) -> str:
+        knobs = []
+        for name, knob in inspect.signature(type(self)).parameters.items():
+            own = getattr(self, name)
+            if name in self.shown or (own is not knob.default and own != knob.default):
+                knobs.append(f"{name}={_literal(own)}")
+        return type(self).__name__ + (f"({', '.join(knobs)})" if knobs else "")
+
+
+class Task(_Term):
+    """A task loss: what the classifier is trained for.
+
+    Reads the mean logits; weight 1 in a criterion. ``label``, ``task`` and ``parts`` make a task alone a
+    complete criterion.
+
+    Args:
+        weight: A weight per class, ``(K,)``; the batch mean is then weighted by the weight of each
+            sample's class, as in ``nn.CrossEntropyLoss``.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, *, weight: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        if weight is not None:
+            weight = torch.as_tensor(weight, dtype=torch.float32).detach().clone()
+            if weight.ndim != 1 or not bool(((weight >= 0) & weight.isfinite()).all()):
+                raise ValueError("`weight` must be one finite, non-negative number per class")
+        self.register_buffer("weight", weight)
+
+    def forward(self, output: Output, labels: Tensor) -> Tensor:
+        """The task loss of a batch.
+
+        Args:
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
+        """
+        return self.measure(output, labels)
+
+    @property
+    def task(self) -> "Task":
+        """The task term: the loss itself."""
+        return self
+
+    def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
+        """The value of the one term, by name."""
+        return {type(self).__name__: self.measure(output, labels)}
+
+    def class_weight(self, logits: Tensor) -> Tensor | None:
+        """The class weights in the type of the logits."""
+        if self.weight is None:
+            return None
+        if self.weight.shape[0] != logits.shape[1]:
+            raise ValueError(
+                f"`weight` must have one entry per class, got {len(self.weight)} for {logits.shape[1]} classes"
+            )
+        return self.weight.to(logits.dtype)
+
+    def weighted_mean(self, values: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+        """Mean of ``(N,)`` values, weighted by the class weights."""
+        weight = self.class_weight(logits)
+        if weight is None:
+            return values.mean()
+        row_weight = weight[labels] if labels.ndim == 1 else labels @ weight
+        return (row_weight * values).sum() / row_weight.sum()
+
+
+class _OwnTask(Task):
+    """A user's own module as the task term."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.label = type(module).__name__  # type: ignore[misc]
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        value = self.module(output.mean if isinstance(output, LogitMoments) else output, labels)
+        if not isinstance(value, Tensor) or value.ndim != 0:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"a task must return a scalar batch mean, {self.label} returned {shape}")
+        return value
+
+    def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
+        return {self.label: self.measure(output, labels)}
+
+    def __repr__(self) -> str:
+        return f"<{self.label}>"
+
+
+class Penalty(_Term):
+    """An auxiliary term: scaled and added to a task, ``task + w * penalty``.
+
+    Args:
+        warmup: Number of training steps over which the term's share rises linearly from 0 to 1. Steps are
+            counted by calls in train mode with gradients on; the counter is in the state dict.
+    """
+
+    step: Tensor
+
+    def __init__(self, *, warmup: int = 0) -> None:
+        super().__init__()
+        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+            raise ValueError(f"`warmup` must be a whole number of steps, at least 0, got {warmup!r}")
+        self.warmup = warmup
+        if warmup:
+            self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    def forward(self, output: Output, labels: Tensor) -> Tensor:
+        """The penalty of a batch, times its share of the warm-up.
+
+        Args:
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
+        """
+        value = self.measure(output, labels)
+        if not self.warmup:
+            return value
+        share = (self.step / self.warmup).clamp(max=1)
+        if self.training and torch.is_grad_enabled():
+            self.step.add_(1)
+        return value * share.to(value.device)
+
+    def __mul__(self, weight: float) -> "Weighted":
+        return Weighted(weight, self)
+
+    __rmul__ = __mul__
+
+
+class BatchPenalty(Penalty):
+    """A penalty made of batch statistics, which are those of the global batch under ``torch.distributed``.
+
+    Args:
+        warmup: As in :class:`Penalty`.
+        sync: Whether to share the statistics across processes. Every process must then evaluate the
+            penalty the same number of times.
+    """
+
+    def __init__(self, *, warmup: int = 0, sync: bool = True) -> None:
+        super().__init__(warmup=warmup)
+        self.sync = bool(sync)
+
+
+class Weighted(_Summand, nn.Module):
+    """A penalty with its weight: ``10 * MACC()``."""
+
+    def __init__(self, weight: float, penalty: Penalty) -> None:
+        super().__init__()
+        self.weight = check_number("weight of a penalty", weight, low=0)
+        self.penalty = penalty
+
+    def forward(self, output: Output, labels: Tensor) -> Tensor:
+        """The weight times the penalty."""
+        return self.weight * cast("Tensor", self.penalty(output, labels))
+
+    def __repr__(self) -> str:
+        return f"{self.penalty!r}" if self.weight == 1 else f"{_literal(self.weight)}*{self.penalty!r}"
+
+
+class Criterion(_Summand, nn.Module):
+    """One task term plus weighted penalties; made by ``+``.
+
+    Example:
+        >>> import torch
+        >>> from macc import losses
+        >>> criterion = losses.CrossEntropy() + 0.1 * losses.MbLS(margin=10)
+        >>> criterion
+        CrossEntropy + 0.1*MbLS(margin=10)
+        >>> logits, labels = torch.tensor([[12.0, 0.0]]), torch.tensor([1])
+        >>> criterion(logits, labels)
+        tensor(12.1000)
+        >>> criterion.parts(logits, labels)
+        {'CrossEntropy': tensor(12.0000), 'MbLS': tensor(1.)}
+    """
+
+    def __init__(self, task: Task, *penalties: Weighted) -> None:
+        super().__init__()
+        self.task = task
+        self.penalties = nn.ModuleList(penalties)
+
+    def forward(self, output: Output, labels: Tensor) -> Tensor:
+        """The total loss of a batch.
+
+        Args:
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows them.
+        """
+        total = cast("Tensor", self.task(output, labels))
+        for penalty in self.penalties:
+            total = total + penalty(output, labels)
+        return total
+
+    def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
+        """Each term's bare value by name, before weights and warm-up; for logging."""
+        values = self.task.parts(output, labels)
+        for weighted in self.penalties:
+            penalty = cast("Weighted", weighted).penalty
+            name = type(penalty).__name__
+            values[repr(penalty) if name in values else name] = penalty.measure(output, labels)
+        return values
+
+    @property
+    def label(self) -> str:
+        """The paper's name for tables, for example ``FL+MACC``."""
+        return "+".join([self.task.label, *(cast("Weighted", w).penalty.label for w in self.penalties)])
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, [self.task, *self.penalties]))
+
+
+def _terms(operand: object) -> list[nn.Module]:
+    if isinstance(operand, Criterion):
+        return [operand.task, *operand.penalties]
+    if isinstance(operand, Penalty):
+        return [Weighted(1, operand)]
+    if isinstance(operand, Task | Weighted):
+        return [operand]
+    if isinstance(operand, nn.Module):
+        return [_OwnTask(operand)]
+    return []
+
+
+def _add(left: object, right: object) -> "Criterion":
+    if not _terms(left) or not _terms(right):
+        return cast("Criterion", NotImplemented)  # Python then says which types it cannot add
+    terms = [*_terms(left), *_terms(right)]
+    tasks = [term for term in terms if isinstance(term, Task)]
+    penalties = [term for term in terms if isinstance(term, Weighted)]
+    if len(tasks) != 1:
+        found = "no task loss" if not tasks else f"{len(tasks)} task losses"
+        raise ValueError(
+            f"a criterion is one task loss plus penalties, got {found} in {left} + {right}; "
+            "write for example CrossEntropy() + 10*MACC()"
+        )
+    return Criterion(tasks[0], *penalties)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "[" + ", ".join(np.format_float_positional(v, trim="-") for v in value.cpu().numpy()) + "]"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)
+
+
+def parse(text: str) -> Task | Criterion:
+    """Read a criterion from its text form.
+
+    Names and knobs are those of this namespace; nothing is evaluated.
+
+    Args:
+        text: For example ``"Focal(gamma=3) + 10*MACC(warmup=500)"``, at most 1000 characters.
+
+    Returns:
+        The task or criterion; ``str`` of it reads back as the same.
+
+    Raises:
+        ValueError: With the place in the text where reading failed.
+
+    Example:
+        >>> parse("Focal(gamma=2) + 10*MACC")
+        Focal(gamma=2) + 10*MACC
+        >>> parse("Focal + MAC")
+        Traceback (most recent call last):
+        ...
+        ValueError: cannot read loss 'Focal + MAC' at character 9: no loss is called 'MAC'; did you mean 'MACC'?
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"a loss is read from a string, got {type(text).__name__}")
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"the text of a loss may have {MAX_TEXT} characters, got {len(text)}")
+    reader = _Reader(text)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        result = reader.read(tree.body)
+    except SyntaxError as error:
+        if "<" in text:
+            reason = (
+                "a loss in <> is a module of your own: it prints but is not read back; build it in Python"
+            )
+            raise ValueError(reader.message(text.index("<") + 1, reason)) from None
+        column = (error.offset or 1) + len(text) - len(text.lstrip())
+        raise ValueError(reader.message(column, "this is not a sum of losses")) from None
+    except (RecursionError, MemoryError, OverflowError):
+        raise ValueError(reader.message(1, "it is nested too deeply")) from None
+    if isinstance(result, Task | Criterion):
+        return result
+    raise ValueError(
+        reader.message(1, f"{result} is no criterion; it needs a task loss, as in CrossEntropy + {result}")
+    )
+
+
+def _known() -> dict[str, type[_Term]]:
+    from macc import losses
+
+    return {
+        name: value
+        for name, value in vars(losses).items()
+        if inspect.isclass(value) and issubclass(value, _Term) and not inspect.isabstract(value)
+    }
+
+
+class _Reader:
+    """Builds losses from a syntax tree of names, calls, sums, products and literals."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.offset = len(text) - len(text.lstrip())
+
+    def message(self, column: int, reason: str) -> str:
+        return f"cannot read loss {self.text!r} at character {column}: {reason}"
+
+    def error(self, node: ast.expr, reason: str) -> ValueError:
+        # The tree counts columns in UTF-8 bytes.
+        line = self.text.strip().splitlines()[node.lineno - 1]
+        column = len(line.encode()[: node.col_offset].decode(errors="ignore"))
+        return ValueError(self.message(column + self.offset + 1, reason))
+
+    def read(self, node: ast.expr) -> Any:
+        match node:
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self.guard(node, _add, self.read(left), self.read(right))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return self.product(left, right)
+            case ast.Name(id=name):
+                return self.guard(node, self.loss_class(node, name))
+            case ast.Call(func=ast.Name(id=name)):
+                return self.call(node, name)
+        raise self.error(node, "expected a loss such as CrossEntropy or 10*MACC")
+
+    def product(self, left: ast.expr, right: ast.expr) -> Any:
+        weight, penalty = (left, right) if isinstance(left, ast.Constant | ast.UnaryOp) else (right, left)
+        term = self.read(penalty)
+        if not isinstance(term, Penalty):
+            raise self.error(penalty, f"only a penalty takes a weight, {term} is none (a task has weight 1)")
+        return self.guard(weight, Weighted, self.literal(weight), term)
+
+    def call(self, node: ast.Call, name: str) -> Any:
+        cls = self.loss_class(node, name)
+        if node.args:
+            raise self.error(node.args[0], f"write the knob's name, as in {name}({self.knobs(cls)[0]}=...)")
+        values = {}
+        for keyword in node.keywords:
+            if keyword.arg is None or keyword.arg not in self.knobs(cls):
+                raise self.error(
+                    keyword.value,
+                    f"{name} has no knob {keyword.arg!r}{self.nearest(keyword.arg, self.knobs(cls))}; "
+                    f"it has {', '.join(self.knobs(cls))}",
+                )
+            values[keyword.arg] = self.literal(keyword.value)
+        return self.guard(node, cls, **values)
+
+    def loss_class(self, node: ast.expr, name: str) -> type[_Term]:
+        known = _known()
+        if name not in known:
+            cure = self.nearest(name, list(known)) or f"; there are {', '.join(sorted(known))}"
+            raise self.error(node, f"no loss is called {name!r}{cure}")
+        return known[name]
+
+    def literal(self, node: ast.expr) -> Any:
+        try:
+            value = ast.literal_eval(node)
+        except ValueError:
+            reason = "expected a number, a quoted word, True, False, None or a list of numbers"
+            raise self.error(node, reason) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.error(node, "expected a finite number")
+        return value
+
+    def guard(self, node: ast.expr, make: Any, *args: Any, **knobs: Any) -> Any:
+        """Build a term; what it refuses is an error at its place in the text."""
+        try:
+            result = make(*args, **knobs)
+        except (ValueError, TypeError) as error:
+            raise self.error(node, str(error)) from None
+        if result is NotImplemented:
+            raise self.error(node, "only losses can be added up")
+        return result
+
+    @staticmethod
+    def knobs(cls: type[_Term]) -> list[str]:
+        return list(inspect.signature(cls).parameters)
+
+    @staticmethod
+    def nearest(word: str | None, words: list[str]) -> str:
+        lower = {w.lower(): w for w in words}
+        found = difflib.get_close_matches((word or "").lower(), lower, n=1, cutoff=0.5)
+        return f"; did you mean {lower[found[0]]!r}?" if found else ""
