@@ -26,7 +26,7 @@ demo: $(READY)
 	$(BIN)/macc run demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 format: $(READY)
 	$(BIN)/ruff format .

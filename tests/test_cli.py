@@ -18,7 +18,9 @@ def test_help_loads_nothing_heavy():
         "assert result.exit_code == 0 and 'run' in result.output, result.output\n"
         "print(json.dumps(sorted(m for m in sys.modules if '.' not in m)))\n"
     )
-    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    loaded = json.loads(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    )
 
     assert not {"torch", "sklearn", "matplotlib", "transformers", "numpy"} & set(loaded)
 

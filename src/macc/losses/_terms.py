@@ -326,16 +326,16 @@ def parse(text: str) -> Task | Criterion:
         raise ValueError(f"the text of a loss may have {MAX_TEXT} characters, got {len(text)}")
     reader = _Reader(text)
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-        result = reader.read(tree.body)
+        result = reader.read(ast.parse(reader.source, mode="eval").body)
     except SyntaxError as error:
         if "<" in text:
             reason = (
                 "a loss in <> is a module of your own: it prints but is not read back; build it in Python"
             )
             raise ValueError(reader.message(text.index("<") + 1, reason)) from None
-        column = (error.offset or 1) + len(text) - len(text.lstrip())
-        raise ValueError(reader.message(column, "this is not a sum of losses")) from None
+        # Where the text ends too soon, Python points at the line after it.
+        place = error.offset if error.lineno == 1 and error.offset else len(reader.source) + 1
+        raise ValueError(reader.message(place + reader.offset, "this is not a sum of losses")) from None
     except (RecursionError, MemoryError, OverflowError):
         raise ValueError(reader.message(1, "it is nested too deeply")) from None
     if isinstance(result, Task | Criterion):
@@ -361,14 +361,15 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.offset = len(text) - len(text.lstrip())
+        # On one line, so that a column is a place in the text.
+        self.source = "".join(" " if character.isspace() else character for character in text).strip()
 
     def message(self, column: int, reason: str) -> str:
         return f"cannot read loss {self.text!r} at character {column}: {reason}"
 
     def error(self, node: ast.expr, reason: str) -> ValueError:
         # The tree counts columns in UTF-8 bytes.
-        line = self.text.strip().splitlines()[node.lineno - 1]
-        column = len(line.encode()[: node.col_offset].decode(errors="ignore"))
+        column = len(self.source.encode()[: node.col_offset].decode(errors="ignore"))
         return ValueError(self.message(column + self.offset + 1, reason))
 
     def read(self, node: ast.expr) -> Any:

@@ -1,0 +1,109 @@
+"""How the package is put together: what imports what, and what may be broken around it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import macc
+
+SOURCE = Path(macc.__file__).parent
+
+# Each part, and the parts of macc it may import. Nothing imports cli.
+ALLOWED = {
+    "heads": set(),
+    "losses": {"heads"},
+    "metrics": {"heads"},
+    "posthoc": {"heads", "metrics"},
+    "models": {"heads"},
+    "data": {"heads"},
+    "training": {"heads", "losses", "metrics", "posthoc", "models", "data"},
+    "experiments": {"heads", "losses", "metrics", "posthoc", "models", "data", "training"},
+    "report": {"heads", "metrics", "posthoc", "data", "training"},
+    "integrations": {"heads", "losses", "metrics", "posthoc", "models"},
+}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The parts of macc that a file imports anywhere, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "macc":
+            names = [f"macc.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names = [node.module]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("macc.")}
+    return {macc._HOME.get(name, f"macc.{name}").split(".")[1] for name in found}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path):
+    part = part_of(path)
+    if part in ("cli", "__main__", "__init__"):
+        return
+    assert part in ALLOWED, f"say in this test what {part} may import"
+    assert imports_of(path) - {part, "__version__"} <= ALLOWED[part]
+
+
+def test_public_names_resolve():
+    for name in macc.__all__:
+        assert getattr(macc, name) is not None
+    assert set(macc.__all__) <= set(dir(macc))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        macc.nothing  # noqa: B018
+
+
+def test_the_stub_names_what_the_package_has():
+    tree = ast.parse((SOURCE / "__init__.pyi").read_text())
+    typed = {
+        alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+
+    assert typed | {"__version__"} == set(macc.__all__)
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import macc, sys; print([m for m in ('torch', 'numpy', 'sklearn', 'typer') if m in sys.modules])"
+
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
+
+
+def test_a_broken_torchvision_breaks_nothing(tmp_path):
+    """A torchvision built for another torch raises as soon as it is imported."""
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    modules = [
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.stem != "__main__" and "integrations" not in path.parts
+    ]
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"import importlib\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "import torch, macc\n"
+        "model = macc.attach(macc.models.build('small_cnn', num_classes=3, in_channels=1))\n"
+        "criterion = macc.losses.parse('Focal + 10*MACC')\n"
+        "criterion(model(torch.rand(4, 1, 8, 8)), torch.tensor([0, 1, 2, 0])).backward()\n"
+        "try:\n    import torchvision\nexcept RuntimeError: print('broken, and no harm done')\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert result.stdout.strip() == "broken, and no harm done", result.stderr
