@@ -1,0 +1,1 @@
+"""Comparisons of methods over seeds: the demo now, the tables and figures of the paper later."""
