@@ -1,4 +1,5 @@
 from macc import losses as losses
+from macc import metrics as metrics
 from macc import models as models
 from macc.heads import LogitMoments as LogitMoments
 from macc.heads import MCDropout as MCDropout

@@ -1,0 +1,481 @@
+"""Calibration errors: how far stated confidence lies from observed frequency."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from macc.metrics._binning import (
+    TopBins,
+    TopLabels,
+    adaptive_cells,
+    adaptive_gaps,
+    bin_index,
+    class_gaps,
+    equal_mass_index,
+    top_bins,
+    top_labels,
+)
+from macc.metrics._inputs import Array, Predictions, check_bins, like, predictions
+
+# Cells of width 1/2048 are well below any bandwidth that fewer than a million samples can choose.
+_GRID = 2048
+
+
+def ece(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""Expected calibration error: mean gap between confidence and accuracy of the predicted class.
+
+    .. math:: \sum_{b} \frac{|B_b|}{N} \bigl| \operatorname{acc}(B_b) - \operatorname{conf}(B_b) \bigr|
+
+    Bins of equal width cut the confidence :math:`\max_j p_j`, each without its lower and with its
+    upper edge; confidence 0 belongs to the first bin. Empty bins contribute nothing.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.ece([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.333333
+
+    Reference:
+        Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
+        Binning*, AAAI 2015; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
+    """
+    binned = _binned(probs, labels, bins, from_logits, normalise)
+    return mean_gap(binned.gaps, float(binned.samples.sum()))
+
+
+def mce(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""Maximum calibration error: the largest gap of any confidence bin that holds a sample.
+
+    .. math:: \max_{b : |B_b| > 0} \bigl| \operatorname{acc}(B_b) - \operatorname{conf}(B_b) \bigr|
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``; a bin of one sample can decide it.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.mce([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.7
+
+    Reference:
+        Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
+        Binning*, AAAI 2015.
+    """
+    return max_gap(_binned(probs, labels, bins, from_logits, normalise))
+
+
+def sce(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""Static calibration error: the gaps of all classes, not only the predicted one.
+
+    .. math:: \frac1K \sum_{j} \sum_{b} \frac{|B_{bj}|}{N}
+        \bigl| \operatorname{acc}(B_{bj}) - \operatorname{conf}(B_{bj}) \bigr|
+
+    :math:`B_{bj}` holds all samples whose :math:`p_j` lies in bin :math:`b`; its accuracy is the share
+    of them with label :math:`j`. The number of classes is that of ``probs``, present in the labels or not.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.sce([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.333333
+
+    Reference:
+        Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019.
+    """
+    check_bins(bins)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    return float(class_errors(class_gaps(given, bins).sums(), given.num_samples).mean())
+
+
+def classwise_ece(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> Any:
+    r"""Calibration error of each class, whose mean is :func:`sce`.
+
+    .. math:: \sum_{b} \frac{|B_{bj}|}{N}
+        \bigl| \operatorname{acc}(B_{bj}) - \operatorname{conf}(B_{bj}) \bigr|, \quad j = 1, \dots, K
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        ``(K,)`` errors in ``[0, 1]``, float64: a tensor for a tensor, otherwise a numpy array.
+
+    Example:
+        >>> from macc import metrics
+        >>> metrics.classwise_ece([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]).round(4)
+        array([0.3333, 0.3333])
+
+    Reference:
+        Kull et al., *Beyond Temperature Scaling*, NeurIPS 2019.
+    """
+    check_bins(bins)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    return like(class_errors(class_gaps(given, bins).sums(), given.num_samples), probs)
+
+
+def over_confidence(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""The part of :func:`ece` from bins more confident than accurate.
+
+    .. math:: \sum_{b} \frac{|B_b|}{N} \max\bigl(0, \operatorname{conf}(B_b) - \operatorname{acc}(B_b)\bigr)
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``; with :func:`under_confidence` it adds up to :func:`ece`.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.over_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.233333
+    """
+    binned = _binned(probs, labels, bins, from_logits, normalise)
+    return float((-binned.gaps).clamp(min=0).sum() / binned.samples.sum())
+
+
+def under_confidence(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""The part of :func:`ece` from bins more accurate than confident.
+
+    .. math:: \sum_{b} \frac{|B_b|}{N} \max\bigl(0, \operatorname{acc}(B_b) - \operatorname{conf}(B_b)\bigr)
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``; with :func:`over_confidence` it adds up to :func:`ece`.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.under_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.1
+    """
+    binned = _binned(probs, labels, bins, from_logits, normalise)
+    return float(binned.gaps.clamp(min=0).sum() / binned.samples.sum())
+
+
+def rmsce(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    debiased: bool = False,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> float:
+    r"""Root mean square calibration error: :func:`ece` with squared gaps.
+
+    .. math:: \Bigl( \sum_{b} \frac{|B_b|}{N} \bigl( \operatorname{acc}(B_b) - \operatorname{conf}(B_b)
+        \bigr)^2 \Bigr)^{1/2}
+
+    Chance alone gives every bin a squared gap of about :math:`a_b (1 - a_b) / |B_b|`, with
+    :math:`a_b` its accuracy. The debiased form subtracts the unbiased estimate
+    :math:`a_b (1 - a_b) / (|B_b| - 1)` from bins of two samples and more, and is 0 where that leaves
+    a negative sum.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        debiased: Subtract what chance alone contributes.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``; at least :func:`ece` when not debiased.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.rmsce([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.424264
+
+    Reference:
+        Kumar, Liang and Ma, *Verified Uncertainty Calibration*, NeurIPS 2019.
+    """
+    return root_mean_square_gap(_binned(probs, labels, bins, from_logits, normalise), debiased=debiased)
+
+
+def ace(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    top_label: bool = False,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> float:
+    r"""Adaptive calibration error: :func:`sce` with bins that hold equally many samples.
+
+    .. math:: \frac1K \sum_{j} \sum_{r} \frac{|R_{rj}|}{N}
+        \bigl| \operatorname{acc}(R_{rj}) - \operatorname{conf}(R_{rj}) \bigr|
+
+    The ranges :math:`R_{rj}` cut the sorted :math:`p_j` into equal numbers of samples, as nearly as
+    equal probabilities, which share a range, allow.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of ranges.
+        top_label: Look at the confidence of the predicted class only, as :func:`ece` does.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.ace([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1], bins=3), 6)
+        0.333333
+
+    Reference:
+        Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019; for
+        ``top_label``, Mukhoti et al., *Calibrating Deep Neural Networks using Focal Loss*, NeurIPS 2020.
+    """
+    check_bins(bins)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    if top_label:
+        top = top_labels(given.blocks())
+        index = equal_mass_index(
+            top.confidence[None], bins, top.confidence.new_tensor([given.num_samples]).long()
+        )
+        return mean_gap(top_bins(top, index[0], bins).gaps, given.num_samples)
+    return _adaptive(given, bins, None)
+
+
+def tace(
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    threshold: float = 0.01,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> float:
+    r"""Thresholded adaptive calibration error: :func:`ace` over probabilities above a threshold.
+
+    .. math:: \frac1K \sum_{j} \sum_{r} \frac{|R_{rj}|}{N_j}
+        \bigl| \operatorname{acc}(R_{rj}) - \operatorname{conf}(R_{rj}) \bigr|,
+        \quad N_j = \#\{ i : p_{ij} > \varepsilon \}
+
+    Near-zero probabilities of many classes no longer drown the others. A class that no sample gives
+    more than the threshold contributes 0.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of ranges of equal mass.
+        threshold: Probabilities up to this one do not count, in ``[0, 1)``.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.tace([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1], bins=3, threshold=0.15), 6)
+        0.391667
+
+    Reference:
+        Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019.
+    """
+    check_bins(bins)
+    check_threshold(threshold)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    return _adaptive(given, bins, threshold)
+
+
+def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+    r"""Smooth calibration error of the predicted class: no bins, and a bandwidth the data choose.
+
+    .. math:: \sigma^\ast \text{ with } \int_0^1 \Bigl| \frac1N \sum_i
+        \tilde K_{\sigma^\ast}(t, c_i) \, (1[\hat y_i = y_i] - c_i) \Bigr| \, dt = \sigma^\ast
+
+    :math:`\tilde K_\sigma` is the Gaussian kernel reflected at 0 and 1. The integral falls as
+    :math:`\sigma` grows, so the solution is unique. Confidences are placed on a grid of 2048 cells.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.smooth_ece([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 3)
+        0.15
+
+    Reference:
+        Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
+    """
+    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
+    residuals = residuals_on_grid(top, torch.ones_like(top.confidence)[None])
+    return float(smooth_error(residuals / len(top.confidence)))
+
+
+def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+    r"""Kolmogorov-Smirnov calibration error of the predicted class: the largest cumulative gap.
+
+    .. math:: \max_t \Bigl| \frac1N \sum_{i : c_i \le t} (1[\hat y_i = y_i] - c_i) \Bigr|
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``; at most :func:`ece` for one bin per distinct confidence.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.ks_error([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
+        0.233333
+
+    Reference:
+        Gupta et al., *Calibration of Neural Networks using Splines*, ICLR 2021.
+    """
+    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
+    order = top.confidence.argsort()
+    confidence = top.confidence[order]
+    last_of_ties = confidence.diff(append=confidence.new_tensor([2.0])) > 0
+    running = (top.correct - top.confidence)[order].cumsum(0)
+    return float(running[last_of_ties].abs().max() / len(confidence))
+
+
+def mean_gap(gaps: Tensor, num_samples: float) -> float:
+    """Sum of absolute gaps, as a share of the samples."""
+    return float(gaps.abs().sum()) / num_samples
+
+
+def max_gap(binned: TopBins) -> float:
+    """Largest gap of a bin that holds a sample."""
+    filled = binned.samples > 0
+    return float((binned.gaps[filled].abs() / binned.samples[filled]).max())
+
+
+def root_mean_square_gap(binned: TopBins, *, debiased: bool) -> float:
+    """Root of the mean squared gap of the samples' bins."""
+    filled = binned.samples > 0
+    samples, gaps, correct = binned.samples[filled], binned.gaps[filled], binned.correct[filled]
+    squares = gaps.square() / samples
+    if debiased:
+        # samples * accuracy * (1 - accuracy) / (samples - 1); a bin of one has accuracy 0 or 1.
+        squares = squares - correct * (1 - correct / samples) / (samples - 1).clamp(min=1)
+    return float((squares.sum() / samples.sum()).clamp(min=0).sqrt())
+
+
+def class_errors(gaps: Tensor, num_samples: float) -> Tensor:
+    """Calibration error ``(K,)`` of each class from the gaps ``(bins, K)``."""
+    return gaps.abs().sum(0) / num_samples
+
+
+def check_threshold(threshold: float) -> None:
+    """Refuse a threshold that no probability, or every probability, lies above."""
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
+
+
+def residuals_on_grid(top: TopLabels, weights: Tensor) -> Tensor:
+    """Weighted sums of ``correct - confidence``, ``(R, cells)``, shared between the two nearest cells.
+
+    Sharing keeps the centre of mass of every sample where it is.
+
+    Args:
+        top: The samples.
+        weights: ``(R, N)`` how often each sample counts.
+    """
+    place = (top.confidence * _GRID - 0.5).clamp(0, _GRID - 1)
+    left = place.floor().clamp(max=_GRID - 2)
+    share = place - left
+    residual = top.correct - top.confidence
+    sums = residual.new_zeros(len(weights), _GRID)
+    sums.index_add_(1, left.long(), weights * (residual * (1 - share)))
+    sums.index_add_(1, left.long() + 1, weights * (residual * share))
+    return sums
+
+
+def smooth_error(residuals: Tensor) -> Tensor:
+    """Solve for the smooth error of each row of mean residuals ``(R, cells)``, by bisection.
+
+    A Gaussian reflected at both ends is one on the circle that the row and its mirror image close.
+    """
+    mirrored = torch.cat([residuals, residuals.flip(-1)], dim=-1)
+    spectrum = torch.fft.rfft(mirrored)
+    frequency = math.pi * torch.arange(spectrum.shape[-1], dtype=residuals.dtype, device=residuals.device)
+    low = residuals.new_zeros(len(residuals))
+    high = torch.ones_like(low)
+    for _ in range(24):
+        middle = (low + high) / 2
+        damped = spectrum * torch.exp(-((frequency * middle[:, None]) ** 2) / 2)
+        smoothed = torch.fft.irfft(damped, n=mirrored.shape[-1])[:, : residuals.shape[-1]]
+        too_narrow = smoothed.abs().sum(-1) > middle
+        low = torch.where(too_narrow, middle, low)
+        high = torch.where(too_narrow, high, middle)
+    return (low + high) / 2
+
+
+def _adaptive(given: Predictions, bins: int, threshold: float | None) -> float:
+    total = 0.0
+    for cells in adaptive_cells(given.matrix(), bins, threshold):
+        errors = adaptive_gaps(cells, given.labels, bins).abs().sum(1) / cells.kept.clamp(min=1)
+        total += float(errors.sum())
+    return total / given.num_classes
+
+
+def _binned(probs: Array, labels: Array, bins: int, from_logits: bool, normalise: bool) -> TopBins:
+    check_bins(bins)
+    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
+    return top_bins(top, bin_index(top.confidence, bins), bins)

@@ -1,0 +1,232 @@
+"""What every metric accepts, checked once: probabilities or declared logits, and class indices."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
+
+# On a CPU a block in float64 should fit in the second-level cache; elsewhere launches are what costs.
+_CPU_BLOCK_ELEMENTS = 2**18
+_DEVICE_BLOCK_ELEMENTS = 2**24
+
+
+class Block(NamedTuple):
+    """Some rows, as checked float64 probabilities; ``probs`` is overwritten by the next block."""
+
+    probs: Tensor
+    labels: Tensor
+    log_likelihood: Tensor
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Scores ``(N, K)`` and labels ``(N,)`` whose shapes, types and labels are known to be good.
+
+    The values of the scores are checked by :meth:`blocks` while it converts them, because reading a
+    large matrix a second time would cost as much as most metrics do.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    from_logits: bool
+    normalise: bool
+
+    @property
+    def num_samples(self) -> int:
+        return self.scores.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.scores.shape[1]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all rows in order, a cache-sized block at a time."""
+        num_samples, num_classes = self.scores.shape
+        elements = _CPU_BLOCK_ELEMENTS if self.scores.device.type == "cpu" else _DEVICE_BLOCK_ELEMENTS
+        rows = min(num_samples, max(1, elements // num_classes))
+        buffer = self.scores.new_empty((rows, num_classes), dtype=torch.float64)
+        for start in range(0, num_samples, rows):
+            scores = self.scores[start : start + rows]
+            labels = self.labels[start : start + rows]
+            probs = buffer[: len(scores)].copy_(scores)
+            if self.from_logits:
+                torch.log_softmax(probs, dim=1, out=probs)
+                log_likelihood = probs.gather(1, labels[:, None])[:, 0]
+                self._check(probs.exp_(), start)
+            else:
+                self._check(probs, start)
+                log_likelihood = probs.gather(1, labels[:, None])[:, 0].log()
+            yield Block(probs, labels, log_likelihood)
+
+    def matrix(self) -> Tensor:
+        """All checked probabilities at once, for what has to sort columns.
+
+        The values keep the type they were given in, because float32 sorts twice as fast as float64.
+        """
+        if not (self.from_logits or self.normalise):
+            for _ in self.blocks():
+                pass
+            return self.scores
+        probs = self.scores.new_empty(self.scores.shape, dtype=torch.float64)
+        start = 0
+        for block in self.blocks():
+            probs[start : start + len(block.labels)] = block.probs
+            start += len(block.labels)
+        return probs
+
+    def _check(self, probs: Tensor, start: int) -> None:
+        # The scores as given, because float32 has half the bytes of its copy.
+        if not self.from_logits and self.scores[start : start + len(probs)].amin() < 0:
+            row, column = _first(probs < 0)
+            raise ValueError(
+                f"probs[{start + row}, {column}] is {probs[row, column].item():.6g}, and a probability "
+                "is never negative; pass from_logits=True if these are logits"
+            )
+        sums = torch.mv(probs, probs.new_ones(probs.shape[1]))
+        if self.normalise:
+            if not bool(((sums > 0) & sums.isfinite()).all()):
+                row = int((~((sums > 0) & sums.isfinite())).nonzero()[0, 0])
+                raise ValueError(
+                    f"row {start + row} of probs sums to {sums[row].item():.6g} and cannot be normalised; "
+                    "remove the sample or repair what wrote it"
+                )
+            probs /= sums[:, None]
+            return
+        tolerance = max(1e-4, self.num_classes * torch.finfo(self.scores.dtype).eps)
+        # Written so that a NaN fails too.
+        if bool((sums - 1).abs().max() <= tolerance):
+            return
+        row = int((~((sums - 1).abs() <= tolerance)).nonzero()[0, 0])
+        given = self.scores[start + row]
+        if not bool(given.isfinite().all()):
+            column = int((~given.isfinite()).nonzero()[0, 0])
+            name = "logits" if self.from_logits else "probs"
+            raise ValueError(
+                f"{name}[{start + row}, {column}] is {given[column].item()}; "
+                "remove the sample or repair what wrote it"
+            )
+        raise ValueError(
+            f"row {start + row} of probs sums to {sums[row].item():.6g}, not 1; pass from_logits=True for "
+            "logits, normalise=True to rescale rows (scores of several labels per sample are not a "
+            "distribution over classes)"
+        )
+
+
+def predictions(
+    probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False
+) -> Predictions:
+    """Check shapes, types and labels, and give every accepted form the same one.
+
+    Args:
+        probs: ``(N, K)`` probabilities, or logits when ``from_logits``; a vector ``(N,)`` holds the
+            probability (or logit) of class 1 of two.
+        labels: ``(N,)`` class indices in ``[0, K)``.
+        from_logits: Whether ``probs`` holds logits; never guessed from the values.
+        normalise: Whether to divide each row of probabilities by its sum.
+
+    Returns:
+        The predictions; the values of ``probs`` are checked when they are read.
+    """
+    name = "logits" if from_logits else "probs"
+    if from_logits and normalise:
+        raise ValueError(
+            "normalise=True applies to probabilities, and from_logits=True already gives rows that sum to 1"
+        )
+    scores = _tensor(probs, name)
+    targets = _tensor(labels, "labels")
+    if not scores.is_floating_point():
+        raise ValueError(
+            f"{name} must be floating-point, got {_dtype_name(scores)}; convert them with .astype(float)"
+        )
+    if targets.is_floating_point() or targets.is_complex():
+        raise ValueError(
+            f"labels must be integer class indices, got {_dtype_name(targets)}; "
+            "convert them with .astype(int)"
+        )
+    if scores.ndim not in (1, 2):
+        raise ValueError(
+            f"{name} must have shape (N, K), or (N,) for two classes, got {tuple(scores.shape)}; "
+            "flatten further dimensions into N first"
+        )
+    if targets.ndim != 1:
+        raise ValueError(
+            f"labels must be one class index per sample, shape (N,), got {tuple(targets.shape)}; "
+            "several labels per sample are not supported, and one-hot rows become indices with .argmax(1)"
+        )
+    if len(scores) == 0:
+        raise ValueError(f"{name} holds no samples; a metric needs at least one")
+    if len(scores) != len(targets):
+        raise ValueError(f"{name} has {len(scores)} samples and labels has {len(targets)}; they must pair up")
+    if scores.ndim == 1:
+        scores = _two_columns(scores, from_logits=from_logits)
+    if scores.shape[1] < 2:
+        raise ValueError(
+            f"{name} has shape {tuple(scores.shape)}, one class; for two classes pass both columns, "
+            "or a vector (N,) with the probability of class 1"
+        )
+    targets = targets.to(device=scores.device, dtype=torch.int64)
+    num_classes = scores.shape[1]
+    if not bool(((targets >= 0) & (targets < num_classes)).all()):
+        at = int(((targets < 0) | (targets >= num_classes)).nonzero()[0, 0])
+        raise ValueError(
+            f"labels must lie in [0, {num_classes - 1}] for {num_classes} classes, "
+            f"got {int(targets[at])} at index {at}"
+        )
+    return Predictions(scores, targets, from_logits, normalise)
+
+
+def check_bins(bins: int) -> None:
+    """Refuse a number of bins that is not a positive integer."""
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"bins must be a positive integer, got {bins!r}")
+
+
+def like(values: Tensor, given: Array) -> Any:
+    """Give ``values`` as the kind of array that ``given`` is."""
+    return values if isinstance(given, Tensor) else values.cpu().numpy()
+
+
+def _tensor(values: Array, name: str) -> Tensor:
+    if isinstance(values, Tensor):
+        values = values.detach()
+        # MPS has no float64, in which everything is accumulated.
+        return values.cpu() if values.device.type == "mps" else values
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # ragged lists
+        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be an array of numbers, got values of type {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    # Torch shares memory only with native, writeable, contiguous arrays, and warns about others.
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def _two_columns(scores: Tensor, *, from_logits: bool) -> Tensor:
+    scores = scores.double()
+    if from_logits:
+        return torch.stack([torch.zeros_like(scores), scores], dim=1)
+    inside = (scores >= 0) & (scores <= 1)
+    if not bool(inside.all()):
+        at = int((~inside).nonzero()[0, 0])
+        raise ValueError(
+            f"probs[{at}] is {scores[at].item():.6g}, and a vector holds probabilities of class 1, "
+            "in [0, 1]; pass from_logits=True if these are logits"
+        )
+    return torch.stack([1 - scores, scores], dim=1)
+
+
+def _first(mask: Tensor) -> tuple[int, int]:
+    row, column = mask.nonzero()[0].tolist()
+    return row, column
+
+
+def _dtype_name(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
