@@ -1,6 +1,7 @@
 """Multi-class alignment of confidence and certainty (MACC)."""
 
 import math
+import sys
 import warnings
 from dataclasses import dataclass
 
@@ -14,6 +15,14 @@ from macc.losses._terms import BatchPenalty
 
 # Beyond this uncertainty the slope of tanh is below 1.4e-3: MACC hardly moves it any more.
 SATURATED = 4.0
+
+
+def _depth_of_caller() -> int:
+    """How far up the stack the training loop stands, seen from the caller of this function."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("macc", "torch"):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 class MACC(BatchPenalty):
@@ -113,7 +122,7 @@ class MACC(BatchPenalty):
                 "to bring them down; use a warm-up (`MACC(warmup=...)`), a smaller weight or a smaller "
                 "dropout rate p",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=_depth_of_caller(),
             )
 
 
