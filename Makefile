@@ -47,7 +47,7 @@ bench: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
-	$(BIN)/mkdocs build --strict
+	$(BIN)/sphinx-build --fail-on-warning --keep-going docs site
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
