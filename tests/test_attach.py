@@ -240,6 +240,15 @@ class TestChoice:
         with pytest.raises(ValueError, match=r"no linear layer called 'nope'; linear layers: 'projection'"):
             macc.attach(Cnn("projection"), layer="nope")
 
+    def test_an_attention_projection_is_no_classifier(self):
+        class Encoder(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.classifier = nn.Linear(6, 4)
+                self.attention = nn.MultiheadAttention(6, 2)
+
+        assert isinstance(macc.attach(Encoder()).classifier, MCDropoutLinear)
+
     def test_a_linear_model_comes_back_as_a_new_head(self):
         linear = nn.Linear(6, 4)
         head = macc.attach(linear, p=0.3)

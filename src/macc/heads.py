@@ -575,7 +575,13 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
 def _find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     if isinstance(model, nn.Linear):
         return ""
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    # nn.MultiheadAttention reads the weight of its output projection and never calls it as a layer.
+    projection = nn.modules.linear.NonDynamicallyQuantizableLinear
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not isinstance(module, projection)
+    }
     if layer is not None:
         if layer not in linears:
             raise ValueError(f"the model has no linear layer called '{layer}'; {_candidates(linears)}")

@@ -21,7 +21,7 @@ EPOCHS = 24
 BATCH = 64
 SIZES = (600, 300, 897)  # train, val, test
 NOISE = 0.3
-P = 0.2
+P = 0.1  # the least validation NLL of 0.05, 0.1, 0.2 and 0.5, mean of seeds 100 and 101
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def _print(
 ) -> None:
     console.print(
         f"scikit-learn's digits: {SIZES[0]} images to train, {SIZES[2]} to test; small CNN, {EPOCHS} epochs, "
-        f"{seeds} seeds. The head has p = {P}; MACC has weight 1 and a warm-up of {half} steps. "
+        f"{seeds} seeds. The head has p = {P}, chosen on validation images; MACC has weight 1 and a warm-up of "
+        f"{half} steps. "
         f"Noisy: Gaussian noise of {NOISE} on the test images. Mean ± half of the 95 % interval over seeds."
     )
     for test in ("test", "noisy test"):
