@@ -128,7 +128,7 @@ def problems() -> dict[str, Problem]:
     for model, inputs in (("small_cnn", images.reshape(-1, 1, 8, 8)), ("linear", images)):
         train, val, test = cut(inputs, labels, 600, 300, 897)
         found[f"digits-{model}"] = Problem(
-            f"digits, {model} (600 images to train, 897 to test)", train, val, {"test": test}, model, 20, 0.05
+            f"digits, {model} (600 images to train, 897 to test)", train, val, {"test": test}, model, 16, 0.05
         )
     x, y = make_classification(
         8000,
@@ -147,7 +147,7 @@ def problems() -> dict[str, Problem]:
         val,
         {"test": test},
         "mlp",
-        20,
+        15,
         0.05,
     )
     if PACS.exists():
@@ -170,7 +170,7 @@ def problems() -> dict[str, Problem]:
             val,
             {"photo (334)": test, "art, cartoon and sketch together (8321)": shifted},
             "linear",
-            8,
+            6,
             0.01,
         )
     return found
