@@ -21,7 +21,7 @@ _HOME = {
 }
 _NAMESPACES = ("losses", "metrics", "models")
 
-__all__ = ["__version__", *_HOME, *_NAMESPACES]  # noqa: PLE0604 - the table above is the list
+__all__ = ["__version__", *_HOME, *_NAMESPACES]
 
 
 def __getattr__(name: str) -> Any:
