@@ -14,5 +14,8 @@ from macc.data._parts import Normalisation as Normalisation
 from macc.data._parts import Part as Part
 from macc.data._splits import Splits as Splits
 from macc.data.arrays import arrays as arrays
+from macc.data.cifar import cifar10 as cifar10
+from macc.data.cifar import cifar100 as cifar100
 from macc.data.digits import digits as digits
+from macc.data.fashion_mnist import fashion_mnist as fashion_mnist
 from macc.data.synthetic import synthetic as synthetic

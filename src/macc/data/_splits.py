@@ -228,6 +228,16 @@ def seeded_split(count: int, *shares: float) -> list[Tensor]:
     return [*groups, torch.tensor(order[start:], dtype=torch.int64)]
 
 
+def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:
+    """An error unless the splits have the published sizes."""
+    found = (len(splits.train), len(splits.val), len(splits.test))
+    if found != expected:
+        raise ValueError(
+            f"{splits.name} must have {expected} training, validation and test samples, got {found}; "
+            "its files are not the published ones"
+        )
+
+
 def _check_range(labels: Tensor, num_classes: int, where: str) -> None:
     wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
     if len(wrong):
