@@ -174,7 +174,7 @@ def _classes(root: Path) -> list[_Sample]:
         if not images and _folders(path):
             raise ValueError(
                 f"{path} holds folders and no images: if {', '.join(repr(p.name) for p in folders[:4])} are splits "
-                f"and not classes, say which one to train on: macc.data.folder(path, train={path.name!r})"
+                f"and not classes, call the one to train on 'train', or name it: macc.data.folder(path, train={path.name!r})"
             )
         if not images:
             raise ValueError(

@@ -1,0 +1,137 @@
+"""Feeding: whole-batch tensor operations against one Pillow image at a time in worker processes."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from macc import data
+
+IMAGES = 10_000
+BATCH = 128
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One measured claim."""
+
+    case: str
+    value: float
+    at_least: float
+
+    @property
+    def limit(self) -> str:
+        """What the ratio must reach."""
+        return f">= {self.at_least:g}"
+
+    @property
+    def reached(self) -> bool:
+        """Whether it does."""
+        return self.value >= self.at_least
+
+
+class _OneByOne(Dataset[tuple[Tensor, int]]):
+    """The usual way: a Pillow image per sample, padded, cropped, mirrored, made a tensor, normalised."""
+
+    def __init__(self, part: data.Part, normalisation: data.Normalisation, pad: int) -> None:
+        self.images = part.inputs.permute(0, 2, 3, 1).contiguous().numpy()
+        self.labels = part.labels.tolist()
+        self.mean = torch.tensor(normalisation.mean).view(3, 1, 1)
+        self.std = torch.tensor(normalisation.std).view(3, 1, 1)
+        self.pad = pad
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = Image.fromarray(self.images[index])
+        width, height = image.size
+        padded = ImageOps.expand(image, self.pad)
+        left, top = random.randint(0, 2 * self.pad), random.randint(0, 2 * self.pad)
+        image = padded.crop((left, top, left + width, top + height))
+        if random.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        values = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
+        return (values - self.mean) / self.std, self.labels[index]
+
+
+def _cifar10() -> data.Splits:
+    """The real set where it is, else random pixels of its size; the time does not depend on them."""
+    try:
+        return data.load("cifar10").subset(train=IMAGES, seed=0)
+    except ValueError:
+        generator = torch.Generator().manual_seed(0)
+
+        def part(count: int) -> data.Part:
+            pixels = torch.randint(0, 256, (count, 3, 32, 32), generator=generator)
+            return data.Part(inputs=pixels.to(torch.uint8), labels=torch.arange(count) % 10)
+
+        return data.Splits(
+            name="cifar10",
+            kind="image",
+            classes=tuple(str(k) for k in range(10)),
+            train=part(IMAGES),
+            val=part(10),
+            test=part(10),
+            normalisation=data.Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+            augmentation=data.Augmentation(pad=4, flip=True),
+        )
+
+
+def _best_times(*candidates: Callable[[], object], repeats: int) -> list[float]:
+    """The shortest time of each over rounds in which all take turns."""
+    best = [float("inf")] * len(candidates)
+    for candidate in candidates:
+        candidate()
+    for _ in range(repeats):
+        for index, candidate in enumerate(candidates):
+            start = time.perf_counter()
+            candidate()
+            best[index] = min(best[index], time.perf_counter() - start)
+    return best
+
+
+def feeding(repeats: int = 5) -> Iterator[Ratio]:
+    """An epoch of CIFAR-10 batches with crop and mirror."""
+    splits = _cifar10()
+    if splits.augmentation is None or splits.normalisation is None:
+        raise ValueError("the benchmark needs a set with augmentation and normalisation")
+    batches = splits.batches("train", batch_size=BATCH, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(
+        _OneByOne(splits.train, splits.normalisation, splits.augmentation.pad),
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+    )
+
+    def ours() -> None:
+        for _ in batches:
+            pass
+
+    def theirs() -> None:
+        for _ in loader:
+            pass
+
+    fast, slow = _best_times(ours, theirs, repeats=repeats)
+    yield Ratio(
+        "CIFAR-10 with crop and mirror, images/s over a DataLoader with Pillow and 2 workers",
+        slow / fast,
+        at_least=10,
+    )
+
+
+def cases() -> Iterator[Ratio]:
+    """Every claim about data."""
+    yield from feeding()
+
+
+if __name__ == "__main__":
+    for ratio in cases():
+        print(f"{ratio.case}: {ratio.value:.1f} x (must be {ratio.limit})")
