@@ -329,6 +329,21 @@ class TestBatches:
         list(epoch(7, whole))
         assert torch.equal(broken.get_state(), whole.get_state())
 
+    @pytest.mark.parametrize(
+        "augmentation",
+        [Augmentation(pad=2, flip=True), Augmentation(pad=1), Augmentation(flip=True)],
+        ids=str,
+    )
+    def test_borders_of_all_images_or_of_a_batch_give_the_same(self, augmentation, monkeypatch):
+        def epoch():
+            batches = Batches(part=part(), batch_size=7, generator=generator(3), augmentation=augmentation)
+            return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+
+        whole = epoch()
+        monkeypatch.setattr("macc.data._batches.BORDERED_BYTES", 0)
+        for first, second in zip(whole, epoch(), strict=True):
+            assert torch.equal(first, second)
+
     def test_global_randomness_is_not_touched(self):
         state = torch.get_rng_state()
         list(
