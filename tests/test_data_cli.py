@@ -103,7 +103,7 @@ class TestShow:
             row = [str(k), *(str(int(counts[name][k])) for name in ("train", "val", "test"))]
             assert row in [line.split() for line in output.splitlines()]
         assert ["all", "1295", "143", "359"] in [line.split() for line in output.splitlines()]
-        assert "imbalance factor 1.21 (largest to smallest training class)" in output
+        assert "imbalance factor 1.05 (largest to smallest training class)" in output
         assert "shifts           noise 1-5, rotation 1-5" in output
         assert "contact sheet    digits-sheet.png" in output
         assert [path.name for path in tmp_path.iterdir()] == ["digits-sheet.png"]

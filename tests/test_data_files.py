@@ -501,6 +501,23 @@ class TestDownload:
 
         assert len(data.load("fashion_mnist", root=tmp_path, verify=False).test) == 10
 
+    def test_no_connection_leaves_no_folder(self, tmp_path):
+        pytest.importorskip("pooch")
+        sources = self.sources("http://127.0.0.1:9", "0" * 32)
+        with pytest.raises(
+            ValueError, match="is not in .*new, and there is no connection to 127.0.0.1: put cifar-10-python"
+        ):
+            sources.prepare("cifar10", tmp_path / "new", verify=True)
+        assert not (tmp_path / "new").exists()
+
+    def test_single_files_say_where_they_go(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("MACC_OFFLINE", "1")
+        with pytest.raises(
+            ValueError,
+            match=f"put train-images-idx3-ubyte.gz, .*, t10k-labels-idx1-ubyte.gz into {tmp_path}/FashionMNIST/raw, or",
+        ):
+            data.load("fashion_mnist", root=tmp_path)
+
     def test_without_pooch(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "pooch", None)
         with pytest.raises(

@@ -9,7 +9,7 @@ import torch
 
 from macc import data
 from macc.data import Augmentation, Batches, Normalisation, Part, Splits, augment
-from macc.data._splits import seeded_split
+from macc.data._splits import seeded_split, stratified_split
 
 
 def generator(seed=0):
@@ -114,6 +114,15 @@ class TestSplits:
 
         assert val.tolist() == order[:100]
         assert train.tolist() == order[100:]
+
+    def test_a_stratified_split_keeps_the_shares_of_the_classes(self):
+        labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
+        chosen, rest = stratified_split(labels, 0.1)
+
+        assert torch.bincount(labels[chosen]).tolist() == [5, 3, 2]
+        assert sorted(chosen.tolist() + rest.tolist()) == list(range(100))
+        assert chosen.tolist() == stratified_split(labels, 0.1)[0].tolist()
+        assert chosen.tolist() != sorted(chosen.tolist())
 
     def test_the_split_does_not_follow_training_seeds(self):
         torch.manual_seed(1)

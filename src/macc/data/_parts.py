@@ -170,7 +170,7 @@ class Part:
         if not 0 < size <= len(self):
             raise ValueError(f"a subset must have between 1 and {len(self)} samples, got {size}")
         counts = self.counts(1)
-        wanted = _shares(counts, size)
+        wanted = shares(counts, size)
         return self._draw(wanted, seed)
 
     def make_imbalanced(self, factor: float, *, seed: int) -> "Part":
@@ -239,7 +239,7 @@ def _byte_moments(images: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (share * (values - mean[:, None]).square()).sum(dim=1)
 
 
-def _shares(counts: Tensor, size: int) -> Tensor:
+def shares(counts: Tensor, size: int) -> Tensor:
     """``size`` divided in proportion to ``counts``, the largest remainders rounded up."""
     exact = counts * size
     shares = exact // counts.sum()
