@@ -4,7 +4,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,31 +11,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks._timing import Ratio
 from macc import data
 
 IMAGES = 10_000
 BATCH = 128
 # So many of ours take about as long as one of theirs: both then meet the same disturbances.
 EPOCHS = 15
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """One measured claim."""
-
-    case: str
-    value: float
-    at_least: float
-
-    @property
-    def limit(self) -> str:
-        """What the ratio must reach."""
-        return f">= {self.at_least:g}"
-
-    @property
-    def reached(self) -> bool:
-        """Whether it does."""
-        return self.value >= self.at_least
 
 
 class _OneByOne(Dataset[tuple[Tensor, int]]):
@@ -138,8 +119,3 @@ def feeding(repeats: int = 7) -> Iterator[Ratio]:
 def cases() -> Iterator[Ratio]:
     """Every claim about data."""
     yield from feeding()
-
-
-if __name__ == "__main__":
-    for ratio in cases():
-        print(f"{ratio.case}: {ratio.value:.1f} x (must be {ratio.limit})")

@@ -4,6 +4,7 @@ Nothing heavy is imported here: ``macc --help`` answers without torch.
 """
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -117,8 +118,13 @@ def data_show(
     typer.echo(_show.sheet(splits, output))
 
 
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    typer.echo(f"macc: warning: {message}", err=True)
+
+
 def main() -> None:
     """Run the command line; a user's error is one line on standard error and exit code 2."""
+    warnings.showwarning = _print_warning
     try:
         app()
     except ValueError as error:

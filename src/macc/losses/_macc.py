@@ -27,9 +27,9 @@ class MACC(BatchPenalty):
 
     The formula has no labels. Confidences of a sample add up to 1, so the loss is zero only where the mean
     certainty is ``1/K``, that is where ``u`` is near ``atanh(1 - 1/K)``, its fixed point. A new network
-    starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u`` up, and may drive it past
-    the point where tanh is flat, for good. Use ``warmup`` with weights above 1, above all in networks
-    without batch norm; :meth:`diagnostics` shows where training stands.
+    starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u`` up, and may drive it to
+    where tanh is flat and the loss has hardly any gradient left. Start with weight 1 and a ``warmup`` of half
+    of training; :meth:`diagnostics` shows where training stands.
 
     Args:
         warmup: Training steps over which the term is faded in.
@@ -109,9 +109,9 @@ class MACC(BatchPenalty):
         if share > 0.5:
             self._warned = True
             warnings.warn(
-                f"{share:.0%} of the logit variances are above {SATURATED:g}, where MACC has no gradient left "
-                "to bring them down; use a warm-up (`MACC(warmup=...)`), a smaller weight or a smaller "
-                "dropout rate p",
+                f"{share:.0%} of the logit variances are above {SATURATED:g}, where tanh is flat and MACC hardly "
+                "moves them; use a smaller dropout rate p, a smaller weight or a "
+                f"{'longer ' if self.warmup else ''}warm-up (`MACC(warmup=...)`)",
                 UserWarning,
                 stacklevel=2,
             )
@@ -143,9 +143,11 @@ class MACCDiagnostics:
             return "MACC has hardly any gradient left: most variances are where tanh is flat."
         if abs(self.scale_slope) < 1e-6:
             return "MACC is not moving the logit scale."
-        side = "above" if float(self.gap.sum()) < 0 else "below"
-        direction = "raising" if self.scale_slope < 0 else "lowering"
-        return f"MACC is now {direction} the logit scale: certainty is {side} confidence."
+        raising = self.scale_slope < 0
+        above = float(self.gap.sum()) < 0
+        # Both mostly go together; where classes pull in different directions they need not.
+        reason = f": certainty is {'above' if above else 'below'} confidence" if raising == above else ""
+        return f"MACC is now {'raising' if raising else 'lowering'} the logit scale{reason}."
 
     def __str__(self) -> str:
         rows = [

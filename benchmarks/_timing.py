@@ -1,0 +1,40 @@
+"""Interleaved timing: what disturbs the machine disturbs every candidate alike."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One measured claim."""
+
+    case: str
+    value: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def limit(self) -> str:
+        """What the ratio must reach."""
+        return f"<= {self.at_most:g}" if self.at_most is not None else f">= {self.at_least:g}"
+
+    @property
+    def reached(self) -> bool:
+        """Whether it does."""
+        return (self.at_most is None or self.value <= self.at_most) and (
+            self.at_least is None or self.value >= self.at_least
+        )
+
+
+def best_times(*candidates: Callable[[], object], repeats: int) -> list[float]:
+    """The shortest time of each candidate over ``repeats`` rounds in which all take turns."""
+    best = [float("inf")] * len(candidates)
+    for candidate in candidates:
+        candidate()
+    for _ in range(repeats):
+        for index, candidate in enumerate(candidates):
+            start = time.perf_counter()
+            candidate()
+            best[index] = min(best[index], time.perf_counter() - start)
+    return best

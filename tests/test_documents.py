@@ -1,0 +1,62 @@
+"""What the documents show is run: README and docs, Python and shell blocks alike."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(path.read_text()) if kind == language]
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p, "python")], ids=lambda path: path.name)
+def test_python_blocks_run_in_order(path, tmp_path):
+    script = tmp_path / "blocks.py"
+    script.write_text("import torch\ntorch.manual_seed(0)\n" + "\n".join(blocks(path, "python")))
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p, "bash")], ids=lambda path: path.name)
+def test_shell_blocks_run_in_order(path, tmp_path):
+    """All but the two make commands, with this environment's `macc` first on the path."""
+    lines = [line for block in blocks(path, "bash") for line in block.splitlines()]
+    script = "\n".join(line for line in lines if not re.match(r"make (demo|test)\b", line))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_block_escapes(path):
+    """What is shown is Python or bash and runs, or says that it is text."""
+    languages = re.findall(r"^```(\S*)\n.*?^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+
+    assert set(languages) <= {"python", "bash", "text", "yaml", "{toctree}"}
+
+
+def test_the_readme_names_the_commands_that_ci_runs():
+    assert blocks(ROOT / "README.md", "bash")[0].splitlines()[:2] == ["make demo", "make test"]
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_links_between_documents_lead_somewhere():
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
