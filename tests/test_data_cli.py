@@ -96,7 +96,7 @@ class TestPrepare:
 
 class TestShow:
     def test_digits(self, tmp_path):
-        output = run("show", "digits")
+        output = run("show")  # the default set
         counts = data.load("digits").counts()
 
         for k in range(10):

@@ -90,7 +90,7 @@ def data_prepare(
 
 @data_app.command("show")
 def data_show(
-    name: DataName,
+    name: DataName = "digits",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="PNG", help="The contact sheet; SET-sheet.png if not given."),
