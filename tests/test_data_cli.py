@@ -48,9 +48,11 @@ class TestList:
         output = run("list")
 
         for name in data.known():
-            assert sum(line.startswith(f"{name} ") for line in output.splitlines()) == 1
+            assert sum(line.startswith((f"{name} ", f"{name}:PATH ")) for line in output.splitlines()) == 1
+        table = output.split("\n\n")[0]
+        assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
         line = next(line for line in output.splitlines() if line.startswith("cifar10 "))
-        for words in ("image", "10", "45000 / 5000 / 10000", "missing (170 MB)", "Krizhevsky"):
+        for words in ("image", "10", "45000/5000/10000", "missing, 170 MB", "none stated"):
             assert words in line
         assert f"Files are looked for in {tmp_path / 'cache' / 'data'}" in output
         assert not (tmp_path / "cache").exists()
@@ -66,7 +68,7 @@ class TestList:
         assert "present" in lines["cifar100"]
         assert "present, packed" in lines["cifar10"]
         assert "embedded" in lines["digits"]
-        assert "yours: folder:PATH" in lines["folder"]
+        assert "your files" in lines["folder:PATH"]
 
 
 class TestPrepare:

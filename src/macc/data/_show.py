@@ -26,14 +26,12 @@ def terminal() -> Console:
 
 def listing(root: str | PathLike[str] | None) -> RenderableType:
     """Every data set: what it is, whether it is here, and how to get it."""
-    table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column, justify in (
-        ("name", "left"),
-        ("inputs", "left"),
-        ("classes", "right"),
-        ("train / val / test", "right"),
-    ):
-        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    # Without lines: all of it then fits into 80 columns.
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("inputs", no_wrap=True)
+    table.add_column("classes", justify="right", no_wrap=True)
+    table.add_column("train/val/test", justify="right", no_wrap=True)
     table.add_column("where", overflow="fold")
     table.add_column("licence", overflow="fold")
     # What needs no file first, a user's own last.
@@ -41,10 +39,10 @@ def listing(root: str | PathLike[str] | None) -> RenderableType:
         known().items(), key=lambda item: (item[1].needs_path, item[1].sources is not None, item[0])
     ):
         table.add_row(
-            name,
+            f"{name}:PATH" if one.needs_path else name,
             one.kind or "any",
             "any" if one.num_classes is None or name == "synthetic" else str(one.num_classes),
-            "any" if one.sizes is None or name == "synthetic" else " / ".join(str(n) for n in one.sizes),
+            "any" if one.sizes is None or name == "synthetic" else "/".join(str(n) for n in one.sizes),
             _status(one, root),
             one.licence,
         )
@@ -58,7 +56,7 @@ def listing(root: str | PathLike[str] | None) -> RenderableType:
 
 def _status(one: Dataset[...], root: str | PathLike[str] | None) -> str:
     if one.needs_path:
-        return f"yours: {one.name}:PATH"
+        return "your files"
     if one.sources is None:
         return "embedded"
     folder = data_root(root)
@@ -67,7 +65,7 @@ def _status(one: Dataset[...], root: str | PathLike[str] | None) -> str:
     if all((folder / wanted.name).is_file() for wanted in one.sources.downloads):
         return "present, packed"
     size = sum(wanted.megabytes for wanted in one.sources.downloads)
-    return f"missing ({size} MB)"
+    return f"missing, {size} MB"
 
 
 def read(name: str, *, root: str | PathLike[str] | None, verify: bool, size: int | None) -> Splits:
