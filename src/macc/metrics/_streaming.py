@@ -9,7 +9,7 @@ from torch import Tensor
 from macc.metrics._binning import ClassGaps, TopBins, bin_index, top_bins, top_labels
 from macc.metrics._calibration_errors import class_errors, max_gap, mean_gap
 from macc.metrics._inputs import Array, Block, check_bins, predictions
-from macc.metrics._scores import squared_distances
+from macc.metrics._scores import squared_distance
 
 
 class Sums(NamedTuple):
@@ -44,7 +44,7 @@ def batch_sums(
     for block in given.blocks():
         gaps.add(block)
         top += torch.stack(_binned(block, bins))
-        scores += torch.stack([-block.log_likelihood.sum(), squared_distances(block).sum(), _size(block)])
+        scores += torch.stack([-block.log_likelihood.sum(), squared_distance(block), _size(block)])
     return Sums(gaps.sums().cpu(), top.cpu(), scores.cpu())
 
 
