@@ -367,13 +367,13 @@ def check_risk(risk: float) -> None:
 def squared_distance(block: Block) -> Tensor:
     """Sum of :func:`squared_distances`, without a result for each row, which takes several times as long."""
     flat = block.probs.reshape(-1)
-    return torch.dot(flat, flat) + len(block.labels) - 2 * block.probs.gather(1, block.labels[:, None]).sum()
+    return torch.dot(flat, flat) + len(block.labels) - 2 * block.label_probs.sum()
 
 
 def squared_distances(block: Block) -> Tensor:
     """Squared distance of each row to its one-hot label."""
     squares: Tensor = torch.linalg.vecdot(block.probs, block.probs)
-    return squares + 1 - 2 * block.probs.gather(1, block.labels[:, None])[:, 0]
+    return squares + 1 - 2 * block.label_probs
 
 
 def _top(probs: Array, labels: Array, from_logits: bool, normalise: bool) -> TopLabels:
