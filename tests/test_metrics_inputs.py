@@ -160,3 +160,14 @@ def test_inputs_are_left_as_they_were(name):
 def test_bins_must_be_a_positive_integer(name, bins):
     with pytest.raises(ValueError, match="bins must be a positive integer"):
         getattr(metrics, name)(PROBS, LABELS, bins=bins)
+
+
+def test_two_readers_do_not_share_memory():
+    from macc.metrics._inputs import predictions
+
+    other = PROBS[:, ::-1].copy()
+    for one, two in zip(
+        predictions(PROBS, LABELS).blocks(), predictions(other, LABELS).blocks(), strict=True
+    ):
+        np.testing.assert_array_equal(one.probs.numpy(), PROBS)
+        np.testing.assert_array_equal(two.probs.numpy(), other)

@@ -6,6 +6,7 @@ more than one fifth, lies in the fourth of 15 bins, and float64's 0.2 in the thi
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +39,9 @@ class TopBins(NamedTuple):
         return self.correct - self.confidence
 
 
-def inner_edges(bins: int, device: torch.device | None = None) -> Tensor:
-    """Upper edges of all equal-width bins but the last, float64 ``(bins - 1,)``."""
+@lru_cache
+def inner_edges(bins: int, device: torch.device) -> Tensor:
+    """Upper edges of all equal-width bins but the last, float64 ``(bins - 1,)``; not to be written to."""
     return torch.arange(1, bins, dtype=torch.float64, device=device) / bins
 
 
@@ -115,31 +117,40 @@ class ClassGaps:
 
     def add(self, block: Block) -> None:
         """Take in the rows of one block."""
-        probs, labels, _ = block
+        probs = block.probs
         self._totals.append(torch.mv(probs.T, probs.new_ones(len(probs))))
         at = _above(probs, 1 / self._bins)
         self._classes.append(at % self._num_classes)
         self._values.append(probs.reshape(-1)[at])
-        self._labels.append(labels)
-        self._label_probs.append(probs.gather(1, labels[:, None])[:, 0])
+        self._labels.append(block.labels)
+        self._label_probs.append(block.label_probs)
 
     def sums(self) -> Tensor:
         """The gaps, float64 ``(bins, K)``."""
-        values, label_probs = torch.cat(self._values), torch.cat(self._label_probs)
-        claimed = self._scatter(values, torch.cat(self._classes), values)
-        claimed[0] += torch.stack(self._totals).sum(0) - claimed.sum(0)
-        return self._scatter(label_probs, torch.cat(self._labels), None) - claimed
+        gaps = torch.zeros(self._bins, self._num_classes, dtype=torch.float64)
+        self.add_to(gaps)
+        return gaps
+
+    def add_to(self, gaps: Tensor) -> None:
+        """Add the gaps to float64 ``(bins, K)`` on the CPU, in time that does not grow with their number."""
+        values, classes = torch.cat(self._values).cpu(), torch.cat(self._classes).cpu()
+        labels, label_probs = torch.cat(self._labels).cpu(), torch.cat(self._label_probs).cpu()
+        flat = gaps.view(-1)
+        gaps[0] -= torch.stack(self._totals).sum(0).cpu()
+        gaps[0].index_add_(0, classes, values)
+        flat.index_add_(0, self._cells(values, classes), -values)
+        flat.index_add_(0, self._cells(label_probs, labels), torch.ones_like(label_probs))
 
     def samples(self) -> Tensor:
         """How many samples each bin of each class holds, float64 ``(bins, K)``."""
-        counts = self._scatter(torch.cat(self._values), torch.cat(self._classes), None)
+        cells = self._cells(torch.cat(self._values).cpu(), torch.cat(self._classes).cpu())
+        counts = torch.bincount(cells, minlength=self._bins * self._num_classes).double()
+        counts = counts.view(self._bins, self._num_classes)
         counts[0] += sum(len(labels) for labels in self._labels) - counts.sum(0)
         return counts
 
-    def _scatter(self, values: Tensor, classes: Tensor, weights: Tensor | None) -> Tensor:
-        cells = bin_index(values, self._bins) * self._num_classes + classes
-        sums = torch.bincount(cells, weights, minlength=self._bins * self._num_classes)
-        return sums.view(self._bins, self._num_classes).double()
+    def _cells(self, values: Tensor, classes: Tensor) -> Tensor:
+        return bin_index(values, self._bins) * self._num_classes + classes
 
 
 def class_gaps(given: Predictions, bins: int) -> ClassGaps:

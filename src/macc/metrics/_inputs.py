@@ -1,6 +1,8 @@
 """What every metric accepts, checked once: probabilities or declared logits, and class indices."""
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,9 +13,12 @@ from torch import Tensor
 
 Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 
-# On a CPU a block in float64 should fit in the second-level cache; elsewhere launches are what costs.
-_CPU_BLOCK_ELEMENTS = 2**18
+# A float64 copy of 4 MB: small enough for a cache, large enough that threads, which wait
+# for one another after every operation, do not wait often. Elsewhere launches are what costs.
+_CPU_BLOCK_ELEMENTS = 2**19
 _DEVICE_BLOCK_ELEMENTS = 2**24
+# Each thread keeps its last CPU buffer: new memory costs a page fault every 4 kB, which small batches feel.
+_kept = threading.local()
 
 
 class Block(NamedTuple):
@@ -21,6 +26,7 @@ class Block(NamedTuple):
 
     probs: Tensor
     labels: Tensor
+    label_probs: Tensor
     log_likelihood: Tensor
 
 
@@ -46,23 +52,26 @@ class Predictions:
         return self.scores.shape[1]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all rows in order, a cache-sized block at a time."""
+        """Yield all rows in order, a block at a time."""
         num_samples, num_classes = self.scores.shape
         elements = _CPU_BLOCK_ELEMENTS if self.scores.device.type == "cpu" else _DEVICE_BLOCK_ELEMENTS
         rows = min(num_samples, max(1, elements // num_classes))
-        buffer = self.scores.new_empty((rows, num_classes), dtype=torch.float64)
-        for start in range(0, num_samples, rows):
-            scores = self.scores[start : start + rows]
-            labels = self.labels[start : start + rows]
-            probs = buffer[: len(scores)].copy_(scores)
-            if self.from_logits:
-                torch.log_softmax(probs, dim=1, out=probs)
-                log_likelihood = probs.gather(1, labels[:, None])[:, 0]
-                self._check(probs.exp_(), start)
-            else:
-                self._check(probs, start)
-                log_likelihood = probs.gather(1, labels[:, None])[:, 0].log()
-            yield Block(probs, labels, log_likelihood)
+        with _buffer(rows * num_classes, self.scores.device) as flat:
+            buffer = flat.view(rows, num_classes)
+            for start in range(0, num_samples, rows):
+                scores = self.scores[start : start + rows]
+                labels = self.labels[start : start + rows]
+                probs = buffer[: len(scores)].copy_(scores)
+                if self.from_logits:
+                    torch.log_softmax(probs, dim=1, out=probs)
+                    log_likelihood = probs.gather(1, labels[:, None])[:, 0]
+                    self._check(probs.exp_(), start)
+                    label_probs = log_likelihood.exp()
+                else:
+                    self._check(probs, start)
+                    label_probs = probs.gather(1, labels[:, None])[:, 0]
+                    log_likelihood = label_probs.log()
+                yield Block(probs, labels, label_probs, log_likelihood)
 
     def matrix(self) -> Tensor:
         """All checked probabilities at once, for what has to sort columns.
@@ -88,7 +97,7 @@ class Predictions:
                 f"probs[{start + row}, {column}] is {probs[row, column].item():.6g}, and a probability "
                 "is never negative; pass from_logits=True if these are logits"
             )
-        sums = torch.mv(probs, probs.new_ones(probs.shape[1]))
+        sums = probs.sum(1)
         if self.normalise:
             if not bool(((sums > 0) & sums.isfinite()).all()):
                 row = int((~((sums > 0) & sums.isfinite())).nonzero()[0, 0])
@@ -116,6 +125,19 @@ class Predictions:
             "logits, normalise=True to rescale rows (scores of several labels per sample are not a "
             "distribution over classes)"
         )
+
+
+@contextmanager
+def _buffer(size: int, device: torch.device) -> Iterator[Tensor]:
+    """Float64 memory that nobody else uses until it is given back."""
+    kept: Tensor | None = vars(_kept).pop("buffer", None) if device.type == "cpu" else None
+    if kept is None or kept.numel() < size:
+        kept = torch.empty(size, dtype=torch.float64, device=device)
+    try:
+        yield kept[:size]
+    finally:
+        if device.type == "cpu":
+            _kept.buffer = kept
 
 
 def predictions(

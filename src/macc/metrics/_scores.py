@@ -80,7 +80,7 @@ def brier(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    return sum(float(squared_distances(block).sum()) for block in given.blocks()) / given.num_samples
+    return sum(float(squared_distance(block)) for block in given.blocks()) / given.num_samples
 
 
 class BrierDecomposition(NamedTuple):
@@ -128,7 +128,7 @@ def brier_decomposition(
     score = 0.0
     for block in given.blocks():
         gaps.add(block)
-        score += float(squared_distances(block).sum())
+        score += float(squared_distance(block))
     calibration = float((gaps.sums().square() / gaps.samples().clamp(min=1)).sum())
     return BrierDecomposition(calibration / given.num_samples, (score - calibration) / given.num_samples)
 
@@ -364,10 +364,16 @@ def check_risk(risk: float) -> None:
         raise ValueError(f"risk must lie in [0, 1], got {risk!r}")
 
 
+def squared_distance(block: Block) -> Tensor:
+    """Sum of :func:`squared_distances`, without a result for each row, which takes several times as long."""
+    flat = block.probs.reshape(-1)
+    return torch.dot(flat, flat) + len(block.labels) - 2 * block.label_probs.sum()
+
+
 def squared_distances(block: Block) -> Tensor:
     """Squared distance of each row to its one-hot label."""
     squares: Tensor = torch.linalg.vecdot(block.probs, block.probs)
-    return squares + 1 - 2 * block.probs.gather(1, block.labels[:, None])[:, 0]
+    return squares + 1 - 2 * block.label_probs
 
 
 def _top(probs: Array, labels: Array, from_logits: bool, normalise: bool) -> TopLabels:

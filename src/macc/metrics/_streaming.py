@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import ClassGaps, TopBins, bin_index, top_bins, top_labels
+from macc.metrics._binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_labels
 from macc.metrics._calibration_errors import class_errors, max_gap, mean_gap
-from macc.metrics._inputs import Array, Block, check_bins, predictions
-from macc.metrics._scores import squared_distances
+from macc.metrics._inputs import Array, check_bins, predictions
+from macc.metrics._scores import squared_distance
 
 
 class Sums(NamedTuple):
@@ -29,23 +29,27 @@ class Sums(NamedTuple):
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
 
-def batch_sums(
-    probs: Array, labels: Array, num_classes: int, bins: int, *, from_logits: bool, normalise: bool
-) -> Sums:
-    """Sum up one batch in one pass."""
+def add_batch(
+    sums: Sums, probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False
+) -> None:
+    """Add one batch, read in one pass, to sums on the CPU; a refused batch leaves them as they were."""
+    bins, num_classes = sums.gaps.shape
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
     if given.num_classes != num_classes:
         raise ValueError(
             f"probs has {given.num_classes} classes, and this Calibration was made for {num_classes}"
         )
     gaps = ClassGaps(num_classes, bins)
-    top = torch.zeros(3, bins, dtype=torch.float64, device=given.scores.device)
-    scores = torch.zeros(3, dtype=torch.float64, device=given.scores.device)
+    tops, scores = [], []
     for block in given.blocks():
         gaps.add(block)
-        top += torch.stack(_binned(block, bins))
-        scores += torch.stack([-block.log_likelihood.sum(), squared_distances(block).sum(), _size(block)])
-    return Sums(gaps.sums().cpu(), top.cpu(), scores.cpu())
+        tops.append(top_labels([block]))
+        scores.append(torch.stack([-block.log_likelihood.sum(), squared_distance(block)]))
+    top = TopLabels(*(torch.cat(part) for part in zip(*tops, strict=True)))
+    gaps.add_to(sums.gaps)
+    sums.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, bins), bins)).cpu())
+    sums.scores[:2] += torch.stack(scores).sum(0).cpu()
+    sums.scores[2] += given.num_samples
 
 
 def summary(sums: Sums) -> dict[str, Any]:
@@ -115,15 +119,7 @@ class Calibration:
 
     def update(self, probs: Array, labels: Array) -> None:
         """Take in probabilities ``(N, K)`` and labels ``(N,)``; a refused batch changes nothing."""
-        batch = batch_sums(
-            probs,
-            labels,
-            self.num_classes,
-            self.bins,
-            from_logits=self.from_logits,
-            normalise=self.normalise,
-        )
-        self._add(batch)
+        add_batch(self._sums, probs, labels, from_logits=self.from_logits, normalise=self.normalise)
 
     def merge(self, other: "Calibration") -> None:
         """Add the samples that another object has seen to this one's."""
@@ -132,7 +128,8 @@ class Calibration:
                 f"cannot merge {other.bins} bins of {other.num_classes} classes "
                 f"into {self.bins} bins of {self.num_classes} classes"
             )
-        self._add(other._sums)
+        for mine, more in zip(self._sums, other._sums, strict=True):
+            mine += more
 
     def compute(self) -> dict[str, Any]:
         """Metrics of all samples so far.
@@ -147,10 +144,6 @@ class Calibration:
         """Forget all samples."""
         self._sums = Sums.zeros(self.num_classes, self.bins)
 
-    def _add(self, sums: Sums) -> None:
-        for mine, more in zip(self._sums, sums, strict=True):
-            mine += more
-
     def _all_processes(self) -> Sums:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
@@ -163,12 +156,3 @@ class Calibration:
         shapes = [part.shape for part in self._sums]
         pieces = flat.cpu().split_with_sizes([math.prod(shape) for shape in shapes])
         return Sums(*(piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)))
-
-
-def _binned(block: Block, bins: int) -> TopBins:
-    top = top_labels([block])
-    return top_bins(top, bin_index(top.confidence, bins), bins)
-
-
-def _size(block: Block) -> Tensor:
-    return block.probs.new_tensor(float(len(block.labels)))
