@@ -236,6 +236,9 @@ def _problem(key: str) -> Problem:
 
 def run(seeds: int, only: list[str]) -> dict[str, Any]:
     """Train everything on two processes, with a line of progress."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     known = problems()
     jobs = [
         (key, index, seed)
@@ -251,9 +254,6 @@ def run(seeds: int, only: list[str]) -> dict[str, Any]:
             seconds += took
             if done % 50 == 0 or done == len(jobs):
                 print(f"{done}/{len(jobs)} trainings, {seconds:.0f} CPU seconds", file=sys.stderr)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
     return {
         "commit": commit.stdout.strip(),
         "torch": torch.__version__,

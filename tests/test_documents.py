@@ -60,3 +60,15 @@ def test_links_between_documents_lead_somewhere():
     for path in DOCUMENTS:
         for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_the_tables_of_the_evidence_are_those_of_its_runs():
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.first_evidence", "--from", "results/first_evidence.json"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+
+    assert result.stdout.strip() in (ROOT / "docs" / "first-evidence-tables.md").read_text()
