@@ -15,7 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from macc.metrics import evaluate
-from synthetic import SHARPNESS, Population, draw  # type: ignore[import-not-found]
+from synthetic import SHARPNESS, Population, draw
 
 METRICS = (
     *("accuracy", "nll", "brier", "auroc", "failure_auroc", "aurc"),
