@@ -49,7 +49,7 @@ def cases() -> Iterator[Ratio]:
     assert abs(loop_sce(probs, labels, part) - expected) < 1e-5 * expected
     assert abs(float(bincount_sce(probs, labels)) - metrics.sce(probs, labels)) < 1e-6
     again, bincount, loop = best_times(
-        sce, lambda: bincount_sce(probs, labels), lambda: loop_sce(probs, labels, part), repeats=3
+        sce, lambda: bincount_sce(probs, labels), lambda: loop_sce(probs, labels, part), repeats=6
     )
     size = "50 000 x 1000"
     yield Ratio(f"sce, {size}, over one pass of probs.sum(0)", ours / floor, at_most=8)

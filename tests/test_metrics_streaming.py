@@ -95,11 +95,16 @@ def test_memory_does_not_grow_with_samples():
     probs, labels = sample(2000, 5)
     calibration = metrics.Calibration(5)
     calibration.update(probs[:100], labels[:100])
+    calibration.compute()
     before = len(pickle.dumps(calibration))
-    for _ in range(20):
+    sizes = []
+    for _ in range(40):
         calibration.update(probs, labels)
+        sizes.append(len(pickle.dumps(calibration)))
+    calibration.compute()
 
     assert len(pickle.dumps(calibration)) == before
+    assert max(sizes[20:]) == max(sizes[:20])  # what waits to be summed is bounded
 
 
 WORKER = """

@@ -119,11 +119,19 @@ class ClassGaps:
         """Take in the rows of one block."""
         probs = block.probs
         self._totals.append(torch.mv(probs.T, probs.new_ones(len(probs))))
-        at = _above(probs, 1 / self._bins)
+        at = _above(block.given, 1 / self._bins)
         self._classes.append(at % self._num_classes)
         self._values.append(probs.reshape(-1)[at])
-        self._labels.append(block.labels)
+        self._labels.append(block.labels.clone())
         self._label_probs.append(block.label_probs)
+
+    def extend(self, other: "ClassGaps") -> None:
+        """Take in the rows that another one has seen."""
+        self._totals += other._totals
+        self._classes += other._classes
+        self._values += other._values
+        self._labels += other._labels
+        self._label_probs += other._label_probs
 
     def sums(self) -> Tensor:
         """The gaps, float64 ``(bins, K)``."""
@@ -222,8 +230,12 @@ def adaptive_gaps(cells: ClassCells, labels: Tensor, bins: int) -> Tensor:
 
 
 def _above(probs: Tensor, threshold: float) -> Tensor:
-    """Flat positions of the entries above ``threshold``."""
-    if probs.device.type == "cpu":
-        # Torch's nonzero takes twice as long.
-        return torch.from_numpy(np.flatnonzero(probs.numpy() > threshold))
-    return (probs.reshape(-1) > threshold).nonzero()[:, 0]
+    """Flat positions of the entries above ``threshold``, which is compared as the float64 it is."""
+    if probs.device.type != "cpu" or probs.dtype not in (torch.float32, torch.float64):
+        return (probs.reshape(-1).double() > threshold).nonzero()[:, 0]
+    values = probs.numpy()
+    limit = values.dtype.type(threshold)
+    if float(limit) > threshold:  # rounded up: the next smaller one has the same entries above it
+        limit = np.nextafter(limit, values.dtype.type(0))
+    # Torch's nonzero takes twice as long.
+    return torch.from_numpy(np.flatnonzero(values > limit))

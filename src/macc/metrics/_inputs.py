@@ -22,9 +22,13 @@ _kept = threading.local()
 
 
 class Block(NamedTuple):
-    """Some rows, as checked float64 probabilities; ``probs`` is overwritten by the next block."""
+    """Some rows, as checked float64 probabilities; ``probs`` is overwritten by the next block.
+
+    ``given`` holds the same values in the type they came in, which may be faster to read.
+    """
 
     probs: Tensor
+    given: Tensor
     labels: Tensor
     label_probs: Tensor
     log_likelihood: Tensor
@@ -71,7 +75,8 @@ class Predictions:
                     self._check(probs, start)
                     label_probs = probs.gather(1, labels[:, None])[:, 0]
                     log_likelihood = label_probs.log()
-                yield Block(probs, labels, label_probs, log_likelihood)
+                same = not (self.from_logits or self.normalise) and scores.is_contiguous()
+                yield Block(probs, scores if same else probs, labels, label_probs, log_likelihood)
 
     def matrix(self) -> Tensor:
         """All checked probabilities at once, for what has to sort columns.

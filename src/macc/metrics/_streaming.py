@@ -29,27 +29,53 @@ class Sums(NamedTuple):
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
 
-def add_batch(
-    sums: Sums, probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False
-) -> None:
-    """Add one batch, read in one pass, to sums on the CPU; a refused batch leaves them as they were."""
-    bins, num_classes = sums.gaps.shape
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    if given.num_classes != num_classes:
-        raise ValueError(
-            f"probs has {given.num_classes} classes, and this Calibration was made for {num_classes}"
-        )
-    gaps = ClassGaps(num_classes, bins)
-    tops, scores = [], []
-    for block in given.blocks():
-        gaps.add(block)
-        tops.append(top_labels([block]))
-        scores.append(torch.stack([-block.log_likelihood.sum(), squared_distance(block)]))
-    top = TopLabels(*(torch.cat(part) for part in zip(*tops, strict=True)))
-    gaps.add_to(sums.gaps)
-    sums.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, bins), bins)).cpu())
-    sums.scores[:2] += torch.stack(scores).sum(0).cpu()
-    sums.scores[2] += given.num_samples
+# Scattering into bins costs the same for a few samples as for thousands, so it waits for this many.
+_PENDING_SAMPLES = 8192
+
+
+class Batches:
+    """What has been read of some batches and not been added to sums yet."""
+
+    def __init__(self, num_classes: int, bins: int):
+        self.num_classes = num_classes
+        self.bins = bins
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.num_samples = 0
+        self._gaps = ClassGaps(self.num_classes, self.bins)
+        self._tops: list[TopLabels] = []
+        self._scores: list[Tensor] = []
+
+    def add(self, probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> None:
+        """Read one batch in one pass; a refused one leaves everything as it was."""
+        given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+        if given.num_classes != self.num_classes:
+            raise ValueError(
+                f"probs has {given.num_classes} classes, and this Calibration was made for {self.num_classes}"
+            )
+        gaps = ClassGaps(self.num_classes, self.bins)
+        tops, scores = [], []
+        for block in given.blocks():
+            gaps.add(block)
+            tops.append(top_labels([block]))
+            scores.append(torch.stack([-block.log_likelihood.sum(), squared_distance(block)]))
+        self._gaps.extend(gaps)
+        self._tops += tops
+        self._scores += scores
+        self.num_samples += given.num_samples
+
+    def move_to(self, sums: Sums) -> None:
+        """Add everything to sums on the CPU and forget it."""
+        if self.num_samples == 0:
+            return
+        top = TopLabels(*(torch.cat(part) for part in zip(*self._tops, strict=True)))
+        self._gaps.add_to(sums.gaps)
+        sums.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, self.bins), self.bins)).cpu())
+        sums.scores[:2] += torch.stack(self._scores).sum(0).cpu()
+        sums.scores[2] += self.num_samples
+        self.clear()
 
 
 def summary(sums: Sums) -> dict[str, Any]:
@@ -115,11 +141,13 @@ class Calibration:
         self.from_logits = from_logits
         self.normalise = normalise
         self.sync = sync
-        self._sums = Sums.zeros(num_classes, bins)
+        self.reset()
 
     def update(self, probs: Array, labels: Array) -> None:
         """Take in probabilities ``(N, K)`` and labels ``(N,)``; a refused batch changes nothing."""
-        add_batch(self._sums, probs, labels, from_logits=self.from_logits, normalise=self.normalise)
+        self._pending.add(probs, labels, from_logits=self.from_logits, normalise=self.normalise)
+        if self._pending.num_samples >= _PENDING_SAMPLES:
+            self._pending.move_to(self._sums)
 
     def merge(self, other: "Calibration") -> None:
         """Add the samples that another object has seen to this one's."""
@@ -128,6 +156,7 @@ class Calibration:
                 f"cannot merge {other.bins} bins of {other.num_classes} classes "
                 f"into {self.bins} bins of {self.num_classes} classes"
             )
+        other._pending.move_to(other._sums)
         for mine, more in zip(self._sums, other._sums, strict=True):
             mine += more
 
@@ -138,11 +167,13 @@ class Calibration:
             ``ece``, ``mce``, ``sce``, ``accuracy``, ``nll``, ``brier`` as floats, ``classwise_ece`` as a
             float64 tensor ``(K,)`` and ``count``, the number of samples.
         """
+        self._pending.move_to(self._sums)
         return summary(self._all_processes() if self.sync else self._sums)
 
     def reset(self) -> None:
         """Forget all samples."""
         self._sums = Sums.zeros(self.num_classes, self.bins)
+        self._pending = Batches(self.num_classes, self.bins)
 
     def _all_processes(self) -> Sums:
         distributed = torch.distributed
