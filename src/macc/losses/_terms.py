@@ -12,7 +12,7 @@ import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -42,6 +42,8 @@ class _Term(_Summand, nn.Module, ABC):
     """The paper's name, for tables."""
     soft_targets: ClassVar[bool] = False
     """Whether the formula allows class probabilities as labels."""
+    needs_variance: ClassVar[bool] = False
+    """Whether the formula reads the variance of the logits, so that the model needs an MC-dropout head."""
     shown: ClassVar[tuple[str, ...]] = ()
     """Knobs that are printed even at their default."""
 
@@ -101,6 +103,16 @@ class Task(_Term):
     def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
         """The value of the one term, by name."""
         return {type(self).__name__: self.measure(output, labels)}
+
+    def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and :meth:`parts`, from one computation."""
+        values = self.parts(output, labels)
+        return next(iter(values.values())), values
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether the loss needs a model with an MC-dropout head: a task reads the mean logits only."""
+        return self.needs_variance
 
     def class_weight(self, logits: Tensor) -> Tensor | None:
         """The class weights in the type of the logits."""
@@ -168,7 +180,10 @@ class Penalty(_Term):
             output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
             labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
         """
-        value = self.measure(output, labels)
+        return self.faded(self.measure(output, labels))
+
+    def faded(self, value: Tensor) -> Tensor:
+        """A measured value times its share of the warm-up; counts the step when training."""
         if not self.warmup:
             return value
         share = (self.step / self.warmup).clamp(max=1)
@@ -248,11 +263,30 @@ class Criterion(_Summand, nn.Module):
     def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
         """Each term's bare value by name, before weights and warm-up; for logging."""
         values = self.task.parts(output, labels)
-        for weighted in self.penalties:
-            penalty = cast("Weighted", weighted).penalty
-            name = type(penalty).__name__
-            values[repr(penalty) if name in values else name] = penalty.measure(output, labels)
+        for name, weighted in self._named_penalties():
+            values[name] = weighted.penalty.measure(output, labels)
         return values
+
+    def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
+        total, values = self.task.measured(output, labels)
+        for name, weighted in self._named_penalties():
+            values[name] = weighted.penalty.measure(output, labels)
+            total = total + weighted.weight * weighted.penalty.faded(values[name])
+        return total, values
+
+    def _named_penalties(self) -> Iterator[tuple[str, "Weighted"]]:
+        seen = {type(self.task).__name__}
+        for weighted in self.penalties:
+            assert isinstance(weighted, Weighted)  # noqa: S101 - the constructor's own contract
+            name = type(weighted.penalty).__name__
+            yield (repr(weighted.penalty) if name in seen else name), weighted
+            seen.add(name)
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether a term reads the variance of the logits, so that the model needs an MC-dropout head."""
+        return any(weighted.penalty.needs_variance for _, weighted in self._named_penalties())
 
     @property
     def label(self) -> str:
