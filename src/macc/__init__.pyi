@@ -1,3 +1,4 @@
+from macc import data as data
 from macc import losses as losses
 from macc import metrics as metrics
 from macc import models as models

@@ -1,0 +1,123 @@
+"""Unpacking archives that nobody has to trust.
+
+Only regular files and folders come out, below the folder asked for, under their final names only once
+they are complete.
+"""
+
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the name says that it is an archive."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def unpack(archive: Path, root: Path, *, only: str) -> None:
+    """Unpack the folder ``only`` of an archive to ``root / only``; files already there stay."""
+    with unpacked(archive, beside=root) as folder:
+        found = folder / only
+        if not found.is_dir():
+            raise ValueError(f"{archive} holds no folder {only}; it is not the archive it should be")
+        target = root / only
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            found.replace(target)
+            return
+        for path in sorted(found.rglob("*")):
+            wanted = target / path.relative_to(found)
+            if path.is_file() and not wanted.exists():
+                wanted.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(wanted)
+
+
+@contextmanager
+def unpacked(archive: Path, *, beside: Path) -> Iterator[Path]:
+    """A temporary folder with the archive's files, on the disk of ``beside``; gone afterwards."""
+    beside.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=beside))
+    try:
+        try:
+            _extract(archive, folder)
+        except (
+            tarfile.TarError,
+            zipfile.BadZipFile,
+            zlib.error,
+            LZMAError,
+            EOFError,
+            NotImplementedError,
+        ) as error:
+            raise ValueError(f"{archive} is damaged or cut ({error}); delete it and get it again") from error
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    if archive.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(archive) as opened:
+            entries = opened.infolist()
+            for entry in entries:
+                _check_name(archive, entry.filename)
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or entry.flag_bits & 0x1:
+                    raise ValueError(
+                        f"{archive} holds a link or an encrypted file ({entry.filename}); refused"
+                    )
+            _check_space(archive, folder, sum(entry.file_size for entry in entries))
+            for entry in entries:
+                if not entry.is_dir():
+                    with opened.open(entry) as source:
+                        _write(source, folder / entry.filename, entry.file_size, archive)
+        return
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+        for member in members:
+            _check_name(archive, member.name)
+            if not (member.isreg() or member.isdir()):
+                raise ValueError(f"{archive} holds a link or a device ({member.name}); refused")
+        _check_space(archive, folder, sum(member.size for member in members))
+        for member in members:
+            content = tar.extractfile(member)
+            if content is not None:
+                with content:
+                    _write(content, folder / member.name, member.size, archive)
+
+
+def _check_name(archive: Path, name: str) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in name or "\0" in name:
+        raise ValueError(f"{archive} holds {name!r}, a path that leads outside its folder; refused")
+
+
+def _check_space(archive: Path, folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise ValueError(
+            f"{archive} unpacks to {size / 1e9:.1f} GB and {folder.parent} has {free / 1e9:.1f} GB free"
+        )
+
+
+def _write(source: IO[bytes], path: Path, size: int, archive: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as target:
+        shutil.copyfileobj(source, target, 2**20)
+        target.flush()
+        os.fsync(target.fileno())
+        written = target.tell()
+    if written != size:
+        raise ValueError(
+            f"{archive} is damaged or cut: {path.name} has {written} bytes of {size}; get it again"
+        )

@@ -1,0 +1,171 @@
+"""Where data files are, what they must look like, and how missing ones get there."""
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from macc.data._archives import unpack
+from macc.data._progress import download_bar
+
+
+def cache_folder() -> Path:
+    """Where macc keeps what it can make again: ``$MACC_CACHE``, or a folder in the user's cache."""
+    if given := os.environ.get("MACC_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "macc"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "macc"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "macc"
+
+
+def data_root(root: str | PathLike[str] | None) -> Path:
+    """The folder that holds data files: ``root``, else ``$MACC_DATA``, else one in the user's cache."""
+    given = os.fspath(root) if root is not None else os.environ.get("MACC_DATA")
+    return Path(given).expanduser() if given else cache_folder() / "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """A file on the network.
+
+    Args:
+        name: Its path below the data folder.
+        url: Its address.
+        md5: Its published checksum.
+        megabytes: Its size, to tell people before they wait.
+    """
+
+    name: str
+    url: str
+    md5: str
+    megabytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The files of one data set.
+
+    Args:
+        folder: The folder they lie in, below the data folder.
+        files: Their names and MD5. A ``.gz`` may also lie there unpacked.
+        downloads: What to download; archives unpack to ``folder``.
+    """
+
+    folder: str
+    files: dict[str, str]
+    downloads: tuple[Download, ...]
+
+    def missing(self, root: Path) -> list[str]:
+        """Names of the files that are not there."""
+        folder = root / self.folder
+        return [
+            name
+            for name in self.files
+            if not (folder / name).is_file() and not (folder / name.removesuffix(".gz")).is_file()
+        ]
+
+    def prepare(self, name: str, root: Path, *, verify: bool) -> Path:
+        """The folder with all files in it: as it is, from archives beside it, or downloaded."""
+        folder = root / self.folder
+        if not self.missing(root):
+            return folder
+        from filelock import FileLock
+
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            with FileLock(root / f".{name}.lock"):
+                for wanted in self.downloads:
+                    # Another process may have done it while this one waited for the lock.
+                    if self.missing(root):
+                        self._obtain(name, wanted, root, verify=verify)
+        except OSError as error:
+            raise ValueError(f"{root} cannot hold the files of {name}: {error}") from error
+        if missing := self.missing(root):
+            raise ValueError(
+                f"{name} is incomplete: {folder} lacks {', '.join(missing)}; "
+                f"delete that folder and put {self.wanted()} into {root}"
+            )
+        return folder
+
+    def _obtain(self, name: str, wanted: Download, root: Path, *, verify: bool) -> None:
+        path = root / wanted.name
+        is_archive = not wanted.name.startswith(f"{self.folder}/")
+        if not path.is_file():
+            if not is_archive and Path(wanted.name).name not in self.missing(root):
+                return
+            download(name, wanted, root, otherwise=f"put {self.wanted()} into {root}")
+        elif verify:
+            check_md5(path, wanted.md5)
+        if is_archive:
+            unpack(path, root, only=self.folder)
+
+    def wanted(self) -> str:
+        """What a person is to put into the data folder."""
+        names = ", ".join(wanted.name for wanted in self.downloads)
+        unpacked = "" if names.startswith(self.folder) else f" (or the unpacked folder {self.folder})"
+        return names + unpacked
+
+
+def download(name: str, wanted: Download, root: Path, *, otherwise: str) -> None:
+    """Fetch one file; its checksum is compared before it gets its name."""
+    cure = f"{otherwise}, or say where it is with --data or $MACC_DATA; it comes from {wanted.url}"
+    if os.environ.get("MACC_OFFLINE"):
+        raise ValueError(f"{name} is not in {root} and $MACC_OFFLINE forbids downloads: {cure}")
+    try:
+        import pooch
+    except ImportError:
+        raise ValueError(
+            f"{name} is not in {root}: pip install 'macc-torch[data]' to let it be downloaded, or {cure}"
+        ) from None
+    pooch.get_logger().setLevel("ERROR")
+    path = root / wanted.name
+    try:
+        with download_bar(f"{path.name} ({wanted.megabytes} MB)") as bar:
+            pooch.retrieve(
+                wanted.url,
+                known_hash=f"md5:{wanted.md5}",
+                fname=path.name,
+                path=path.parent,
+                downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
+            )
+    except ValueError as error:
+        raise ValueError(f"{wanted.url} is not the file it should be ({_one_line(error)}): {cure}") from error
+    except OSError as error:
+        raise ValueError(
+            f"{name} is not in {root} and could not be downloaded ({_one_line(error)}): {cure}"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def check_md5(path: Path, expected: str) -> None:
+    """An error unless the file has this MD5: a cut or changed file is never opened."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    _compare(path, found, expected)
+
+
+def read_file(path: Path, *, md5: str | None) -> bytes:
+    """The bytes of a file, checked against ``md5`` where one is given."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    if md5 is not None:
+        _compare(path, hashlib.md5(content, usedforsecurity=False).hexdigest(), md5)
+    return content
+
+
+def _compare(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise ValueError(
+            f"{path} is not the published file: its MD5 is {found}, expected {expected}; "
+            "it may be cut or changed: delete it and get it again, or read it as it is with verify=False"
+        )

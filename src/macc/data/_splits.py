@@ -1,0 +1,248 @@
+"""A data set in its splits, with everything a trainer must know about it as plain values."""
+
+import hashlib
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from macc.data._batches import Batches
+from macc.data._parts import Augmentation, Normalisation, Part
+
+Kind = Literal["image", "tokens", "features"]
+
+# The seed of the published code bases that the paper follows: it drives the split and nothing else.
+SPLIT_SEED = 100
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Splits:
+    """Training, validation and test samples of one data set, and its shifted test sets.
+
+    Args:
+        name: What the set is called in tables and folders.
+        kind: What an input is: ``"image"``, ``"tokens"`` or ``"features"``.
+        classes: Class names, in the order of the labels.
+        train: The training samples.
+        val: The validation samples; selection and post-hoc calibration use these and no others.
+        test: The test samples.
+        shifts: Test sets from another distribution, by name; ``<shift>-<level>`` where there are levels.
+        normalisation: Applied to every part.
+        augmentation: Applied to training batches.
+
+    Example:
+        >>> from macc import data
+        >>> digits = data.load("digits")
+        >>> digits
+        Splits(digits: image (1, 8, 8), 10 classes, 1295 train, 143 val, 359 test, 10 shifts)
+        >>> round(digits.imbalance_factor(), 2)
+        1.21
+    """
+
+    name: str
+    kind: Kind
+    classes: tuple[str, ...]
+    train: Part
+    val: Part
+    test: Part
+    shifts: Mapping[str, Part] = field(default_factory=dict)
+    normalisation: Normalisation | None = None
+    augmentation: Augmentation | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if len(self.classes) < 2:
+            raise ValueError(f"{self.name} has {len(self.classes)} class; a classifier needs at least two")
+        for name, part in self.parts().items():
+            if not len(part):
+                raise ValueError(
+                    f"the {name} split of {self.name} is empty; every split needs at least one sample"
+                )
+            if part.inputs.shape[1:] != self.train.inputs.shape[1:] and self.kind != "tokens":
+                raise ValueError(
+                    f"the {name} split of {self.name} has inputs of shape {tuple(part.inputs.shape[1:])}, "
+                    f"the train split of {tuple(self.train.inputs.shape[1:])}; they must be the same"
+                )
+            _check_range(part.labels, len(self.classes), f"the {name} split of {self.name}")
+
+    def __repr__(self) -> str:
+        shifts = f", {len(self.shifts)} shifts" if self.shifts else ""
+        return (
+            f"Splits({self.name}: {self.kind} {self.shape}, {self.num_classes} classes, "
+            f"{len(self.train)} train, {len(self.val)} val, {len(self.test)} test{shifts})"
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """``K``."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input: ``(C, H, W)``, ``(D,)`` or ``(L,)``."""
+        return tuple(self.train.inputs.shape[1:])
+
+    def parts(self) -> dict[str, Part]:
+        """Every part by its name: train, val, test, then the shifts."""
+        return {"train": self.train, "val": self.val, "test": self.test, **self.shifts}
+
+    def counts(self) -> dict[str, Tensor]:
+        """Samples of each class, ``(K,)``, by part."""
+        return {name: part.counts(self.num_classes) for name, part in self.parts().items()}
+
+    def imbalance_factor(self) -> float:
+        """Training samples of the largest class for one of the smallest; infinite if a class has none."""
+        counts = self.train.counts(self.num_classes)
+        return float(counts.max() / counts.min())
+
+    def batches(
+        self,
+        part: str,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        drop_last: bool = False,
+    ) -> Batches:
+        """Batches of one part, prepared the way this set asks for.
+
+        Args:
+            part: ``"train"``, ``"val"``, ``"test"`` or the name of a shift.
+            batch_size: Samples in a batch.
+            generator: For training: shuffles and augments. Without one, samples come in order, unchanged.
+            device: Where the batches are wanted.
+            drop_last: Leave out a last batch that is smaller than the others.
+
+        Example:
+            >>> from macc import data
+            >>> batches = data.load("digits").batches("val", batch_size=100)
+            >>> [tuple(images.shape) for images, labels in batches]
+            [(100, 1, 8, 8), (43, 1, 8, 8)]
+        """
+        parts = self.parts()
+        if part not in parts:
+            raise ValueError(f"{self.name} has no part {part!r}; there are {', '.join(parts)}")
+        if generator is not None and part != "train":
+            raise ValueError(
+                f"a generator shuffles and augments, which is for training; leave it out for {part!r}"
+            )
+        return Batches(
+            part=parts[part],
+            batch_size=batch_size,
+            generator=generator,
+            augmentation=None if generator is None else self.augmentation,
+            normalisation=self.normalisation,
+            device=device,
+            drop_last=drop_last,
+        )
+
+    def subset(
+        self, *, train: int | None = None, val: int | None = None, test: int | None = None, seed: int
+    ) -> "Splits":
+        """Fewer samples in some splits, every class in the share it has; see :meth:`Part.subset`.
+
+        ``test`` cuts the shifted test sets too.
+
+        Example:
+            >>> from macc import data
+            >>> data.load("digits").subset(train=100, seed=0)
+            Splits(digits: image (1, 8, 8), 10 classes, 100 train, 143 val, 359 test, 10 shifts)
+        """
+
+        def cut(part: Part, size: int | None) -> Part:
+            return part if size is None else part.subset(size, seed=seed)
+
+        return replace(
+            self,
+            train=cut(self.train, train),
+            val=cut(self.val, val),
+            test=cut(self.test, test),
+            shifts={name: cut(part, test) for name, part in self.shifts.items()},
+        )
+
+    def make_imbalanced(self, factor: float, *, seed: int) -> "Splits":
+        """A long tail of training classes; validation and test stay as they are.
+
+        See :meth:`Part.make_imbalanced`.
+
+        Example:
+            >>> from macc import data
+            >>> data.load("digits").make_imbalanced(10, seed=0).train.counts(10).tolist()
+            [122, 108, 84, 65, 50, 39, 30, 23, 18, 14]
+        """
+        return replace(self, train=self.train.make_imbalanced(factor, seed=seed))
+
+    def with_label_noise(self, rate: float, *, seed: int) -> "Splits":
+        """A share of wrong training labels; validation and test stay clean.
+
+        See :meth:`Part.with_label_noise`.
+
+        Example:
+            >>> from macc import data
+            >>> digits = data.load("digits")
+            >>> (digits.with_label_noise(0.1, seed=0).train.labels != digits.train.labels).sum()
+            tensor(130)
+        """
+        noisy = self.train.with_label_noise(rate, num_classes=self.num_classes, seed=seed)
+        return replace(self, train=noisy)
+
+    def digest(self) -> str:
+        """A hash of all samples, labels, class names and their preparation: equal data, equal digest.
+
+        Example:
+            >>> from macc import data
+            >>> data.load("digits").digest() == data.load("digits").digest()
+            True
+        """
+        found = hashlib.sha256(
+            repr((self.kind, self.classes, self.normalisation, self.augmentation)).encode()
+        )
+        for name, part in self.parts().items():
+            found.update(repr((name, tuple(part.inputs.shape), part.inputs.dtype)).encode())
+            for tensor in (part.inputs, part.labels):
+                found.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+        return found.hexdigest()
+
+
+def seeded_split(count: int, *shares: float) -> list[Tensor]:
+    """Indices of ``count`` samples: one group for each share, drawn one after another, then the rest.
+
+    The rule of the code the paper follows: shuffle with a fixed seed, and the first ``int(0.1 n)`` samples
+    are the validation set. It has nothing to do with the seed of a training run.
+
+    Example:
+        >>> [len(group) for group in seeded_split(50_000, 0.1)]
+        [5000, 45000]
+    """
+    order = list(range(count))
+    random.Random(SPLIT_SEED).shuffle(order)  # noqa: S311 - a published split, not a secret
+    groups, start = [], 0
+    for share in shares:
+        size = int(share * count)
+        groups.append(torch.tensor(order[start : start + size], dtype=torch.int64))
+        start += size
+    return [*groups, torch.tensor(order[start:], dtype=torch.int64)]
+
+
+def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:
+    """An error unless the splits have the published sizes."""
+    found = (len(splits.train), len(splits.val), len(splits.test))
+    if found != expected:
+        raise ValueError(
+            f"{splits.name} must have {expected} training, validation and test samples, got {found}; "
+            "its files are not the published ones"
+        )
+
+
+def _check_range(labels: Tensor, num_classes: int, where: str) -> None:
+    wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
+    if len(wrong):
+        index = int(wrong[0])
+        raise ValueError(
+            f"the labels of {where} must lie in [0, {num_classes - 1}] for {num_classes} classes, "
+            f"got {int(labels[index])} at index {index}"
+        )

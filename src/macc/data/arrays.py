@@ -1,0 +1,269 @@
+"""A user's own arrays: frozen embeddings, tables or images, from ``.npz`` or ``.parquet``.
+
+The name of an array says what it is, so nothing is guessed from shapes or values.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.data._arrays import Array, read_npz
+from macc.data._datasets import dataset
+from macc.data._parts import Normalisation, Part
+from macc.data._splits import Kind, Splits, seeded_split
+
+KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
+FORM = (
+    "save `features` (N, D), `images` (N, H, W[, C]) or `tokens` (N, L) with `labels` (N,), "
+    "for named splits as `train_features` with `train_labels` and so on"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """The arrays of one split, as they stand in the file."""
+
+    inputs: Array
+    labels: Array
+
+
+@dataset(
+    summary="your own .npz or .parquet of features, images or tokens: arrays:PATH",
+    licence="yours",
+    needs_path=True,
+)
+def arrays(
+    path: str | PathLike[str], *, train: str = "train", val: str = "val", test: str = "test"
+) -> Splits:
+    """Your own arrays: an ``.npz`` or a ``.parquet`` file.
+
+    In an ``.npz``, ``features`` ``(N, D)``, ``images`` ``(N, H, W)`` or ``(N, H, W, C)`` or ``tokens``
+    ``(N, L)`` stand beside ``labels`` ``(N,)``: class indices, or names. Named splits are ``train_features``
+    with ``train_labels`` and so on; every further name becomes a shifted test set. ``classes`` may name the
+    classes.
+
+    In a ``.parquet``, a row is a sample: ``label``; ``features`` or ``tokens`` (a list), ``image`` (an
+    encoded file, or bytes in a struct) or otherwise every numeric column as one feature; ``split`` if there are
+    named ones.
+
+    Where there is no test split, a seeded 20 % of the training samples become one; where there is no
+    validation split, a seeded 10 % of what is left. Features and channels are normalised by the training
+    split's mean and standard deviation.
+
+    Args:
+        path: The file.
+        train: Name of the training split in the file.
+        val: Name of the validation split in the file.
+        test: Name of the test split in the file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "embeddings.npz"
+        ...     np.savez(file, features=np.ones((50, 8), "float32"), labels=np.arange(50) % 2)
+        ...     arrays(file)
+        Splits(embeddings: features (8,), 2 classes, 36 train, 4 val, 10 test)
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}")
+    readers = {".npz": _read_npz, ".parquet": _read_parquet}
+    if file.suffix not in readers:
+        raise ValueError(f"{file} must be an .npz or a .parquet file")
+    kind, groups, names = readers[file.suffix](file)
+    if train not in groups:
+        raise ValueError(
+            f"{file} has no split {train!r}, only {', '.join(groups)}; "
+            f"say which one to train on: macc.data.arrays(path, train={next(iter(groups))!r})"
+        )
+    classes = _classes(file, {name: group.labels for name, group in groups.items()}, names)
+    parts = {
+        name: Part(inputs=_inputs(file, kind, group.inputs), labels=_labels(file, group.labels, classes))
+        for name, group in groups.items()
+    }
+    fitted = parts.pop(train)
+    tested, validated = parts.pop(test, None), parts.pop(val, None)
+    if tested is None:
+        chosen, rest = seeded_split(len(fitted), 0.2)
+        tested, fitted = fitted.take(chosen), fitted.take(rest)
+    if validated is None:
+        chosen, rest = seeded_split(len(fitted), 0.1)
+        validated, fitted = fitted.take(chosen), fitted.take(rest)
+    return Splits(
+        name=file.stem,
+        kind=kind,
+        classes=classes,
+        train=fitted,
+        val=validated,
+        test=tested,
+        shifts=parts,
+        normalisation=None if kind == "tokens" else Normalisation.fit(fitted.inputs),
+    )
+
+
+def _read_npz(file: Path) -> tuple[Kind, dict[str, _Group], Array | None]:
+    found = read_npz(file)
+    names = found.pop("classes", None)
+    groups: dict[str, _Group] = {}
+    kinds: set[Kind] = set()
+    for word, kind in KINDS.items():
+        for key in [key for key in found if key == word or key.endswith(f"_{word}")]:
+            split = key.removesuffix(word).removesuffix("_") or "train"
+            labels = found.pop(key.removesuffix(word) + "labels", None)
+            if labels is None:
+                raise ValueError(f"{file} has `{key}` and no `{key.removesuffix(word)}labels`; {FORM}")
+            if split in groups:
+                raise ValueError(f"{file} has inputs of two kinds for the split {split!r}; {FORM}")
+            groups[split] = _Group(inputs=found.pop(key), labels=labels)
+            kinds.add(kind)
+    if found or not groups:
+        extra = f"does not know what to do with {', '.join(map(repr, found))}" if found else "finds no inputs"
+        raise ValueError(f"macc {extra} in {file}; {FORM}")
+    if len(kinds) > 1:
+        raise ValueError(f"{file} mixes {' and '.join(sorted(kinds))}; all splits must hold the same")
+    return kinds.pop(), groups, names
+
+
+def _read_parquet(file: Path) -> tuple[Kind, dict[str, _Group], Array | None]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise ValueError(f"reading {file} needs pyarrow: pip install 'macc-torch[parquet]'") from None
+    try:
+        table = parquet.read_table(file)
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{file} is damaged, cut or not a .parquet file ({error})") from error
+    if "label" not in table.column_names:
+        raise ValueError(f"{file} has no column `label`; its columns are {', '.join(table.column_names)}")
+    labels = table.column("label").to_numpy()
+    splits = table.column("split").to_numpy() if "split" in table.column_names else None
+    rest = table.drop_columns([name for name in ("label", "split") if name in table.column_names])
+    inputs, kind = _parquet_inputs(file, rest)
+    if splits is None:
+        return kind, {"train": _Group(inputs=inputs, labels=labels)}, None
+    names = [str(name) for name in dict.fromkeys(splits.tolist())]
+    return (
+        kind,
+        {name: _Group(inputs=inputs[splits == name], labels=labels[splits == name]) for name in names},
+        None,
+    )
+
+
+def _parquet_inputs(file: Path, table: Any) -> tuple[Array, Kind]:
+    import pyarrow as pa
+
+    for word, kind in (("features", "features"), ("tokens", "tokens")):
+        if word in table.column_names:
+            column = table.column(word).combine_chunks()
+            lengths = set(column.value_lengths().to_pylist())
+            if len(lengths) != 1 or None in lengths:
+                raise ValueError(
+                    f"the lists in column `{word}` of {file} differ in length; each needs the same"
+                )
+            return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1), cast(
+                "Kind", kind
+            )
+    if "image" in table.column_names:
+        return np.stack([_decoded(file, row) for row in table.column("image").to_pylist()]), "image"
+    columns = {name: table.column(name) for name in table.column_names}
+    wrong = [
+        name
+        for name, column in columns.items()
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+    ]
+    if wrong or not columns:
+        raise ValueError(
+            f"the columns {', '.join(wrong) or '(none)'} of {file} are no numbers; "
+            "give lists in `features` or `tokens`, encoded files in `image`, or numeric columns only"
+        )
+    return np.stack([column.to_numpy().astype(np.float32) for column in columns.values()], axis=1), "features"
+
+
+def _decoded(file: Path, row: Any) -> Array:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise ValueError(
+            f"decoding the images of {file} needs Pillow: pip install 'macc-torch[data]'"
+        ) from None
+    content = row.get("bytes") if isinstance(row, Mapping) else row
+    if not isinstance(content, bytes):
+        raise ValueError(f"column `image` of {file} must hold encoded images (bytes), got {type(content)}")
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return np.asarray(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"an image in column `image` of {file} cannot be decoded ({error})") from error
+
+
+def _classes(file: Path, labels: Mapping[str, Array], names: Array | None) -> tuple[str, ...]:
+    if names is not None:
+        return tuple(str(name) for name in names.tolist())
+    every = np.concatenate([np.unique(part) for part in labels.values()])
+    if every.dtype.kind in "iu":
+        return tuple(str(k) for k in range(int(every.max()) + 1)) if len(every) else ()
+    return tuple(sorted({_text(file, name) for name in every.tolist()}))
+
+
+def _text(file: Path, name: object) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"the labels of {file} must be class indices or names, got {name!r}")
+    return name
+
+
+def _labels(file: Path, labels: Array, classes: tuple[str, ...]) -> Tensor:
+    if labels.dtype.kind in "iu":
+        return torch.from_numpy(labels.astype(np.int64))
+    index = {name: k for k, name in enumerate(classes)}
+    unknown = {_text(file, name) for name in labels.ravel().tolist()} - index.keys()
+    if unknown:
+        raise ValueError(f"the label {min(unknown)!r} in {file} is not one of its `classes`")
+    return torch.tensor([index[name] for name in labels.tolist()], dtype=torch.int64)
+
+
+def _inputs(file: Path, kind: Kind, inputs: Array) -> Tensor:
+    if kind == "features":
+        if inputs.ndim != 2 or inputs.dtype.kind not in "fiu":
+            raise ValueError(f"`features` in {file} must be numbers (N, D), got {_form(inputs)}")
+        features = torch.from_numpy(inputs.astype(np.float32))
+        if not features.isfinite().all():
+            raise ValueError(f"`features` in {file} hold NaN or infinity; fill or drop those samples")
+        return features
+    if kind == "tokens":
+        if inputs.ndim != 2 or inputs.dtype.kind not in "iu":
+            raise ValueError(f"`tokens` in {file} must be whole numbers (N, L), got {_form(inputs)}")
+        return torch.from_numpy(inputs.astype(np.int64))
+    return _images(file, inputs)
+
+
+def _images(file: Path, images: Array) -> Tensor:
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim != 4 or not {images.shape[1], images.shape[3]} & {1, 3}:
+        raise ValueError(
+            f"`images` in {file} must be (N, H, W), (N, H, W, C) or (N, C, H, W) with one or three channels, "
+            f"got {_form(images)}"
+        )
+    elif {images.shape[1], images.shape[3]} <= {1, 3}:
+        raise ValueError(
+            f"`images` in {file} may have their channels on either axis, got {_form(images)}; "
+            "grey images can be saved as (N, H, W)"
+        )
+    elif images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.dtype == np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(images))
+    if images.dtype.kind != "f" or not (images.min() >= 0 and images.max() <= 1):
+        raise ValueError(f"`images` in {file} must be uint8, or floats in [0, 1], got {_form(images)}")
+    return torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
+
+
+def _form(array: Array) -> str:
+    return f"{array.dtype} of shape {array.shape}"

@@ -1,0 +1,129 @@
+"""Fashion-MNIST, from its IDX files."""
+
+import gzip
+import io
+import struct
+import zlib
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.data._datasets import dataset
+from macc.data._files import Download, Sources, data_root, read_file
+from macc.data._parts import Normalisation, Part
+from macc.data._splits import Splits, check_sizes, seeded_split
+
+SIZES = (54_000, 6_000, 10_000)
+FOLDER = "FashionMNIST/raw"
+MD5 = {
+    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+MEGABYTES = (26, 1, 5, 1)
+URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+SOURCES = Sources(
+    folder=FOLDER,
+    files=MD5,
+    downloads=tuple(
+        Download(name=f"{FOLDER}/{name}", url=f"{URL}/{name}", md5=md5, megabytes=size)
+        for (name, md5), size in zip(MD5.items(), MEGABYTES, strict=True)
+    ),
+)
+CLASSES = (
+    "T-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+
+
+@dataset(
+    summary="articles of clothing, 28 × 28, grey",
+    kind="image",
+    num_classes=10,
+    sizes=SIZES,
+    licence="MIT",
+    sources=SOURCES,
+)
+def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
+    """Fashion-MNIST: 54 000 training, 6 000 validation and 10 000 test images of 28 × 28 pixels.
+
+    Args:
+        root: The folder that holds ``FashionMNIST/raw``, as torchvision leaves it.
+        verify: Check the MD5 of the ``.gz`` files before they are opened; files that are already
+            unpacked have no published checksum and are checked for their exact size.
+
+    Reference:
+        Xiao, Rasul and Vollgraf, *Fashion-MNIST*, arXiv:1708.07747, 2017.
+    """
+    folder = SOURCES.prepare("fashion_mnist", data_root(root), verify=verify)
+
+    def part(which: str) -> Part:
+        images = _read_idx(folder, f"{which}-images-idx3-ubyte", axes=3, verify=verify)
+        labels = _read_idx(folder, f"{which}-labels-idx1-ubyte", axes=1, verify=verify)
+        if len(images) != len(labels):
+            raise ValueError(
+                f"{folder} holds {len(images)} {which} images and {len(labels)} labels; each image needs one"
+            )
+        return Part(inputs=images.unsqueeze(1), labels=labels.long())
+
+    everything = part("train")
+    in_val, in_train = seeded_split(len(everything), 0.1)
+    splits = Splits(
+        name="fashion_mnist",
+        kind="image",
+        classes=CLASSES,
+        train=everything.take(in_train),
+        val=everything.take(in_val),
+        test=part("t10k"),
+        normalisation=Normalisation((0.2860,), (0.3530,)),
+    )
+    if verify:
+        check_sizes(splits, SIZES)
+    return splits
+
+
+def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
+    """An array of bytes behind a header: two zeros, the type (8), the number of axes, their lengths."""
+    path = folder / f"{name}.gz"
+    if path.is_file():
+        content = _unzipped(path, read_file(path, md5=MD5[path.name] if verify else None), axes)
+    else:
+        path = folder / name
+        content = read_file(path, md5=None)
+    head = 4 + 4 * axes
+    if len(content) < head or content[:4] != bytes((0, 0, 8, axes)):
+        raise ValueError(f"{path} does not start like an IDX file of {axes} axes; delete it and get it again")
+    shape = struct.unpack(f">{axes}I", content[4:head])
+    expected = int(np.prod(shape, dtype=object)) + head
+    if len(content) != expected:
+        raise ValueError(
+            f"{path} should have {expected} bytes by its header and has {len(content)}; "
+            "it is damaged or cut: delete it and get it again"
+        )
+    return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8, offset=head).reshape(shape))
+
+
+def _unzipped(path: Path, content: bytes, axes: int) -> bytes:
+    head = 4 + 4 * axes
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            start = file.read(head)
+            if len(start) < head:
+                return start
+            # Never more than the header announces: a small file can unpack to any size.
+            announced = int(np.prod(struct.unpack(f">{axes}I", start[4:]), dtype=object))
+            return start + file.read(min(announced, 2**31) + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged or cut ({error}); delete it and get it again") from error

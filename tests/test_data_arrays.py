@@ -1,0 +1,318 @@
+"""A user's own arrays: what a file may hold, and what it may not do."""
+
+import io
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from macc import data
+from macc.data._arrays import read_npz
+
+SHARED = Path(os.environ.get("MACC_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+rng = np.random.default_rng(0)
+FEATURES = rng.normal(3, 2, (100, 5)).astype("float32")
+LABELS = np.arange(100) % 4
+
+
+def write_header(path, name, *, shape, content=b"", dtype="<f4"):
+    """An entry that claims a shape and holds other bytes."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{name}.npy", buffer.getvalue() + content)
+
+
+class TestReadNpz:
+    def test_every_dtype_and_order_comes_back(self, tmp_path):
+        arrays = {
+            "f": np.asfortranarray(rng.normal(size=(3, 4))),
+            "u": np.array(["ab", "c"]),
+            "e": np.zeros((0, 3), "int32"),
+            "s": np.float16(2.5),
+            "b": np.array([True, False]),
+            "big": np.arange(4, dtype=">i4"),
+        }
+        for save in (np.savez, np.savez_compressed):
+            save(tmp_path / "a.npz", **arrays)
+            found = read_npz(tmp_path / "a.npz")
+
+            assert list(found) == list(arrays)
+            for name, expected in arrays.items():
+                np.testing.assert_array_equal(found[name], expected)
+                assert found[name].dtype == expected.dtype
+
+    def test_a_small_file_cannot_ask_for_terabytes(self, tmp_path):
+        write_header(tmp_path / "a.npz", "features", shape=(10**6, 10**6))
+
+        with pytest.raises(ValueError, match="says it has 4000000000000 bytes of data and has 0"):
+            read_npz(tmp_path / "a.npz")
+
+    def test_objects_are_refused_unread(self, tmp_path):
+        class Trap:
+            def __reduce__(self):
+                return (Path.touch, (tmp_path / "sprung",))
+
+        np.savez(tmp_path / "a.npz", labels=np.array([Trap(), 1], dtype=object))
+        with pytest.raises(ValueError, match="'labels' .* holds Python objects, which are never loaded"):
+            read_npz(tmp_path / "a.npz")
+        assert not (tmp_path / "sprung").exists()
+
+    def test_damaged_files(self, tmp_path):
+        whole = tmp_path / "whole.npz"
+        np.savez_compressed(whole, features=FEATURES, labels=LABELS)
+        cut = tmp_path / "cut.npz"
+        cut.write_bytes(whole.read_bytes()[:-200])
+        with pytest.raises(ValueError, match="cut.npz is damaged, cut or not an .npz file"):
+            read_npz(cut)
+        changed = bytearray(whole.read_bytes())
+        changed[300] ^= 0xFF
+        cut.write_bytes(bytes(changed))
+        with pytest.raises(ValueError, match="damaged|cut"):
+            read_npz(cut)
+        (tmp_path / "p.npz").write_bytes(pickle.dumps([1, 2]))
+        with pytest.raises(ValueError, match="not an .npz file"):
+            read_npz(tmp_path / "p.npz")
+        with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+            archive.writestr("readme.txt", "x")
+        with pytest.raises(ValueError, match="'readme.txt', which is not an array"):
+            read_npz(tmp_path / "t.npz")
+        with pytest.raises(ValueError, match="there is no file"):
+            read_npz(tmp_path / "none.npz")
+
+
+class TestNpz:
+    def test_one_set_is_split_by_a_fixed_seed(self, tmp_path):
+        np.savez(tmp_path / "mine.npz", features=FEATURES, labels=LABELS)
+        splits = data.load(f"arrays:{tmp_path / 'mine.npz'}")
+
+        assert (len(splits.train), len(splits.val), len(splits.test)) == (72, 8, 20)
+        assert splits.name == "mine"
+        assert splits.kind == "features"
+        assert splits.classes == ("0", "1", "2", "3")
+        rows = torch.cat([p.inputs for p in splits.parts().values()])
+        np.testing.assert_array_equal(np.sort(rows.numpy(), axis=0), np.sort(FEATURES, axis=0))
+        batch, _ = next(iter(splits.batches("train", batch_size=72)))
+        torch.testing.assert_close(batch.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
+        torch.testing.assert_close(batch.std(0, correction=0), torch.ones(5))
+
+    def test_a_relative_path_is_below_root(self, tmp_path, monkeypatch):
+        np.savez(tmp_path / "mine.npz", features=FEATURES, labels=LABELS)
+
+        assert len(data.load("arrays:mine.npz", root=tmp_path).train) == 72
+        monkeypatch.chdir(tmp_path)
+        assert len(data.load("arrays:mine.npz").train) == 72
+
+    def test_named_splits_and_shifts(self, tmp_path):
+        named = {
+            f"{name}_{what}": value[: 10 * size]
+            for size, name in enumerate(["train", "val", "test", "night"], start=1)
+            for what, value in (("features", FEATURES), ("labels", LABELS))
+        }
+        np.savez(tmp_path / "a.npz", **named, classes=np.array(["w", "x", "y", "z"]))
+        splits = data.arrays(tmp_path / "a.npz")
+
+        assert {name: len(p) for name, p in splits.parts().items()} == {
+            "train": 10,
+            "val": 20,
+            "test": 30,
+            "night": 40,
+        }
+        assert splits.classes == ("w", "x", "y", "z")
+        assert len(data.arrays(tmp_path / "a.npz", train="night").shifts["train"]) == 10
+
+    def test_labels_may_be_names(self, tmp_path):
+        names = np.array(["dog", "cat"])[LABELS % 2]
+        np.savez(tmp_path / "a.npz", features=FEATURES, labels=names)
+        splits = data.arrays(tmp_path / "a.npz")
+
+        assert splits.classes == ("cat", "dog")
+        assert splits.train.counts(2).sum() == 72
+
+    @pytest.mark.parametrize("shape", [(20, 6, 7), (20, 6, 7, 3), (20, 3, 6, 7)])
+    def test_images_of_every_layout(self, tmp_path, shape):
+        images = rng.integers(0, 256, shape, dtype=np.uint8)
+        np.savez(tmp_path / "a.npz", images=images, labels=np.arange(20) % 2)
+        splits = data.arrays(tmp_path / "a.npz")
+
+        assert splits.kind == "image"
+        assert splits.shape == ((1, 6, 7) if len(shape) == 3 else (3, 6, 7))
+        channels_last = (
+            images
+            if shape[-1] == 3
+            else images.transpose(0, 2, 3, 1)
+            if len(shape) == 4
+            else images[..., None]
+        )
+        pixels = {
+            tuple(image.permute(1, 2, 0).flatten().tolist())
+            for p in splits.parts().values()
+            for image in p.inputs
+        }
+        assert pixels == {tuple(image.ravel().tolist()) for image in channels_last}
+        assert len(splits.normalisation.mean) == splits.shape[0]
+
+    def test_float_images_and_tokens(self, tmp_path):
+        np.savez(tmp_path / "a.npz", images=rng.random((20, 6, 6)), labels=np.arange(20) % 2)
+        assert data.arrays(tmp_path / "a.npz").train.inputs.dtype == torch.float32
+        np.savez(
+            tmp_path / "b.npz", tokens=rng.integers(0, 99, (20, 12), dtype="int32"), labels=np.arange(20) % 2
+        )
+        splits = data.arrays(tmp_path / "b.npz")
+        assert splits.kind == "tokens"
+        assert splits.normalisation is None
+        assert next(iter(splits.batches("test", batch_size=2)))[0].dtype == torch.int64
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ({"features": FEATURES}, "has `features` and no `labels`; save `features`"),
+            ({"x": FEATURES, "y": LABELS}, "does not know what to do with 'x', 'y' in"),
+            (
+                {"labels": LABELS, "features": FEATURES, "weights": LABELS},
+                "does not know what to do with 'weights'",
+            ),
+            ({"classes": LABELS}, "finds no inputs"),
+            ({"features": FEATURES, "labels": LABELS[:-1]}, "100 inputs and 99 labels"),
+            ({"features": FEATURES, "labels": LABELS - 1}, r"must lie in \[0, 2\] for 3 classes, got -1"),
+            (
+                {"features": FEATURES, "labels": LABELS, "classes": np.array(["a", "b"])},
+                r"must lie in \[0, 1\] for 2 classes",
+            ),
+            ({"features": FEATURES, "labels": LABELS * 0}, "has 1 class; a classifier needs at least two"),
+            ({"features": FEATURES, "labels": LABELS * 0.5}, "must be class indices or names, got 0.0"),
+            (
+                {"features": FEATURES, "labels": LABELS.astype(str), "classes": np.array(["0", "1"])},
+                "label '2' in .* is not one of its `classes`",
+            ),
+            (
+                {"features": FEATURES[0], "labels": LABELS[:5]},
+                r"must be numbers \(N, D\), got float32 of shape \(5,\)",
+            ),
+            ({"features": FEATURES * np.nan, "labels": LABELS}, "hold NaN or infinity"),
+            ({"tokens": FEATURES, "labels": LABELS}, r"`tokens` in .* must be whole numbers"),
+            ({"images": FEATURES, "labels": LABELS}, r"`images` in .* must be \(N, H, W\)"),
+            (
+                {"images": FEATURES.reshape(100, 5, 1), "labels": LABELS},
+                r"must be uint8, or floats in \[0, 1\]",
+            ),
+            (
+                {"images": np.zeros((100, 3, 5, 3), "u1"), "labels": LABELS},
+                "may have their channels on either axis",
+            ),
+            ({"features": FEATURES, "tokens": FEATURES, "labels": LABELS}, "and no `labels`|two kinds"),
+            (
+                {"dog_features": FEATURES, "dog_labels": LABELS},
+                "has no split 'train', only dog; .*train='dog'",
+            ),
+            ({"features": FEATURES[:3], "labels": LABELS[:3]}, "the val split of a is empty"),
+        ],
+    )
+    def test_mistakes(self, tmp_path, arrays, message):
+        np.savez(tmp_path / "a.npz", **arrays)
+        with pytest.raises(ValueError, match=message):
+            data.arrays(tmp_path / "a.npz")
+
+    def test_other_files(self, tmp_path):
+        with pytest.raises(ValueError, match="there is no file .*none.npz"):
+            data.load("arrays:none.npz", root=tmp_path)
+        (tmp_path / "a.csv").write_text("1")
+        with pytest.raises(ValueError, match="a.csv must be an .npz or a .parquet file"):
+            data.load("arrays:a.csv", root=tmp_path)
+
+
+class TestParquet:
+    @pytest.fixture(autouse=True)
+    def _needs_pyarrow(self):
+        pytest.importorskip("pyarrow")
+
+    def write(self, path, **columns):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table(columns), path)
+        return path
+
+    def test_lists_with_named_splits(self, tmp_path):
+        split = ["train"] * 60 + ["test"] * 30 + ["fog"] * 10
+        file = self.write(tmp_path / "a.parquet", features=FEATURES.tolist(), label=LABELS, split=split)
+        splits = data.load(f"arrays:{file}")
+
+        assert {name: len(p) for name, p in splits.parts().items()} == {
+            "train": 54,
+            "val": 6,
+            "test": 30,
+            "fog": 10,
+        }
+        np.testing.assert_allclose(splits.test.inputs.numpy(), FEATURES[60:90])
+        assert splits.test.labels.tolist() == LABELS[60:90].tolist()
+
+    def test_a_table_of_numeric_columns_with_names_as_labels(self, tmp_path):
+        columns = {f"x{k}": FEATURES[:, k] for k in range(5)}
+        file = self.write(
+            tmp_path / "a.parquet", label=np.array(["no", "yes"])[LABELS % 2].tolist(), **columns
+        )
+        splits = data.arrays(file)
+
+        assert splits.shape == (5,)
+        assert splits.classes == ("no", "yes")
+
+    def test_encoded_images(self, tmp_path):
+        from PIL import Image
+
+        pixels = rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+        rows = []
+        for image in pixels:
+            buffer = io.BytesIO()
+            Image.fromarray(image).save(buffer, "PNG")
+            rows.append({"bytes": buffer.getvalue(), "path": None})
+        split = ["train"] * 10 + ["val"] * 5 + ["test"] * 5
+        file = self.write(tmp_path / "a.parquet", image=rows, label=LABELS[:20] % 2, split=split)
+        splits = data.arrays(file)
+
+        assert splits.kind == "image"
+        np.testing.assert_array_equal(splits.test.inputs.permute(0, 2, 3, 1).numpy(), pixels[15:])
+
+    def test_mistakes(self, tmp_path):
+        with pytest.raises(ValueError, match="has no column `label`; its columns are features"):
+            data.arrays(self.write(tmp_path / "a.parquet", features=FEATURES.tolist()))
+        with pytest.raises(ValueError, match="column `features` of .* differ in length"):
+            data.arrays(self.write(tmp_path / "b.parquet", features=[[1.0], [1.0, 2.0]], label=[0, 1]))
+        with pytest.raises(ValueError, match="columns text of .* are no numbers"):
+            data.arrays(self.write(tmp_path / "c.parquet", text=["a", "b"], label=[0, 1]))
+        with pytest.raises(ValueError, match="cannot be decoded"):
+            data.arrays(self.write(tmp_path / "e.parquet", image=[b"a", b"b"], label=[0, 1]))
+        whole = self.write(tmp_path / "d.parquet", features=FEATURES.tolist(), label=LABELS)
+        (tmp_path / "cut.parquet").write_bytes(whole.read_bytes()[:-100])
+        with pytest.raises(ValueError, match="cut.parquet is damaged, cut or not a .parquet file"):
+            data.arrays(tmp_path / "cut.parquet")
+
+    def test_without_pyarrow(self, tmp_path, monkeypatch):
+        file = self.write(tmp_path / "a.parquet", features=FEATURES.tolist(), label=LABELS)
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+        with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'macc-torch\[parquet\]'"):
+            data.arrays(file)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not on this machine")
+class TestRealFeatures:
+    def test_chest_x_rays(self):
+        splits = data.load("arrays:chest_xray-resnet50-features.npz", root=SHARED)
+
+        assert (len(splits.train), len(splits.val), len(splits.test)) == (5216, 16, 624)
+        assert splits.test.counts(2).tolist() == [234, 390]
+        assert splits.shape == (2048,)
+
+    def test_pacs_domains(self):
+        splits = data.arrays(
+            SHARED / "pacs-resnet50-features.npz", train="photo", val="art_painting", test="cartoon"
+        )
+
+        assert (len(splits.train), len(splits.val), len(splits.test)) == (1670, 2048, 2344)
+        assert len(splits.shifts["sketch"]) == 3929
+        assert splits.num_classes == 7
