@@ -346,6 +346,15 @@ class TestBatches:
 
         torch.testing.assert_close(images, (part().inputs / 255 - mean) / std)
 
+    def test_fitted_statistics(self):
+        images = torch.rand(1500, 2, 4, 4)
+        for inputs, unit in ((images, 1), ((images * 255).to(torch.uint8), 255)):
+            fitted = Normalisation.fit(inputs)
+            std, mean = torch.std_mean(inputs.double() / unit, dim=(0, 2, 3), correction=0)
+
+            assert fitted.mean == pytest.approx(mean.tolist())
+            assert fitted.std == pytest.approx(std.tolist())
+
     def test_a_batch_never_aliases_the_data(self):
         features = torch.randn(8, 3)
         source = Part(inputs=features.clone(), labels=torch.arange(8) % 2)

@@ -18,4 +18,5 @@ from macc.data.cifar import cifar10 as cifar10
 from macc.data.cifar import cifar100 as cifar100
 from macc.data.digits import digits as digits
 from macc.data.fashion_mnist import fashion_mnist as fashion_mnist
+from macc.data.folder import folder as folder
 from macc.data.synthetic import synthetic as synthetic

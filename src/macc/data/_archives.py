@@ -17,6 +17,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError)
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -31,6 +32,10 @@ def unpack(archive: Path, root: Path, *, only: str) -> None:
         found = folder / only
         if not found.is_dir():
             raise ValueError(f"{archive} holds no folder {only}; it is not the archive it should be")
+        for path in found.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         target = root / only
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,22 +52,13 @@ def unpack(archive: Path, root: Path, *, only: str) -> None:
 def unpacked(archive: Path, *, beside: Path) -> Iterator[Path]:
     """A temporary folder with the archive's files, on the disk of ``beside``; gone afterwards."""
     beside.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=beside))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as name:
+        folder = Path(name)
         try:
             _extract(archive, folder)
-        except (
-            tarfile.TarError,
-            zipfile.BadZipFile,
-            zlib.error,
-            LZMAError,
-            EOFError,
-            NotImplementedError,
-        ) as error:
+        except DAMAGE as error:
             raise ValueError(f"{archive} is damaged or cut ({error}); delete it and get it again") from error
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _extract(archive: Path, folder: Path) -> None:
@@ -114,8 +110,6 @@ def _write(source: IO[bytes], path: Path, size: int, archive: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as target:
         shutil.copyfileobj(source, target, 2**20)
-        target.flush()
-        os.fsync(target.fileno())
         written = target.tell()
     if written != size:
         raise ValueError(

@@ -68,15 +68,12 @@ class Normalisation:
             >>> Normalisation.fit(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
             Normalisation(mean=(2.0, 5.0), std=(1.0, 1.0))
         """
-        axes = [axis for axis in range(inputs.ndim) if axis != 1]
-        unit = 255 if inputs.dtype == torch.uint8 else 1
-        count = inputs.numel() / inputs.shape[1]
-        shape = (1, -1, *(1,) * (inputs.ndim - 2))
-        # In pieces: the images of a folder need not fit into memory. Twice: squares of uncentred values lose digits.
-        pieces = torch.split(inputs, 1024)
-        mean = sum((piece.double().sum(axes) for piece in pieces), torch.zeros(1)) / unit / count
-        squares = ((piece.double() / unit - mean.view(shape)).square().sum(axes) for piece in pieces)
-        variance = sum(squares, torch.zeros(1)) / count
+        if inputs.dtype == torch.uint8:
+            mean, variance = _byte_moments(inputs)
+        else:
+            # By columns or channels, in double: features may have any scale.
+            columns = inputs.double().transpose(0, 1).flatten(1)
+            mean, variance = columns.mean(dim=1), columns.var(dim=1, correction=0)
         std = torch.where(variance > 1e-24, variance.sqrt(), torch.ones_like(variance))
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
@@ -211,6 +208,26 @@ class Part:
         labels = self.labels.cpu()[order]
         kept = [order[labels == k][:count] for k, count in enumerate(wanted.tolist())]
         return self.take(torch.cat(kept).sort().values.to(self.labels.device))
+
+
+def _byte_moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel in ``[0, 1]``, exactly, from counts of the 256 values.
+
+    In pieces, because the images of a folder need not fit into memory.
+    """
+    counts = torch.stack(
+        [
+            sum(
+                (torch.bincount(piece[:, k].flatten(), minlength=256) for piece in torch.split(images, 1024)),
+                torch.zeros(256, dtype=torch.int64),
+            )
+            for k in range(images.shape[1])
+        ]
+    ).double()
+    values = torch.arange(256, dtype=torch.float64) / 255
+    share = counts / counts.sum(dim=1, keepdim=True)
+    mean = share @ values
+    return mean, (share * (values - mean[:, None]).square()).sum(dim=1)
 
 
 def _shares(counts: Tensor, size: int) -> Tensor:

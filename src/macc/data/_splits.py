@@ -70,7 +70,7 @@ class Splits:
             _check_range(part.labels, len(self.classes), f"the {name} split of {self.name}")
 
     def __repr__(self) -> str:
-        shifts = f", {len(self.shifts)} shifts" if self.shifts else ""
+        shifts = f", {len(self.shifts)} shift{'s'[: len(self.shifts) > 1]}" if self.shifts else ""
         return (
             f"Splits({self.name}: {self.kind} {self.shape}, {self.num_classes} classes, "
             f"{len(self.train)} train, {len(self.val)} val, {len(self.test)} test{shifts})"

@@ -1,9 +1,18 @@
-"""The networks of the paper, by name.
+"""The networks of the paper, and any other, by name.
 
-A model is a function ``name(*, num_classes, in_channels)`` imported here; :func:`build` finds it by that line.
+A network is a function ``name(*, num_classes, ...)`` imported here; :func:`build` finds it by that line.
 """
 
 from macc.models._build import build as build
+from macc.models._build import known as known
+from macc.models._freeze import freeze as freeze
+from macc.models.mlp import linear as linear
+from macc.models.mlp import mlp as mlp
+from macc.models.resnet import resnet18 as resnet18
 from macc.models.resnet import resnet20 as resnet20
+from macc.models.resnet import resnet50 as resnet50
+from macc.models.resnet import resnet50_tiny as resnet50_tiny
 from macc.models.resnet import resnet56 as resnet56
+from macc.models.resnet import resnet110 as resnet110
 from macc.models.small_cnn import small_cnn as small_cnn
+from macc.models.text import gpcnn as gpcnn

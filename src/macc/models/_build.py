@@ -2,36 +2,65 @@
 
 import difflib
 import inspect
+from collections.abc import Callable
 
 from torch import nn
 
+from macc.models._weights import load_weights
+from macc.models.hub import from_hub
+
+
+def known() -> dict[str, Callable[..., nn.Module]]:
+    """Every network of this namespace, by name: the functions that take ``num_classes``.
+
+    Example:
+        >>> "resnet56" in known()
+        True
+    """
+    from macc import models
+
+    return {
+        name: value
+        for name, value in vars(models).items()
+        if inspect.isfunction(value)
+        and value is not build
+        and "num_classes" in inspect.signature(value).parameters
+    }
+
 
 def build(name: str, *, num_classes: int, in_channels: int = 3, pretrained: str | None = None) -> nn.Module:
-    """A model of this namespace by its name.
+    """A model by its name.
 
     Args:
-        name: For example ``"resnet56"``.
+        name: A network of this namespace, for example ``"resnet56"``; or one of another library:
+            ``"hf:NAME"`` (transformers: a local folder or a name on the hub, with its weights;
+            ``"hf:PATH/config.json"``, ``"hf:deit-tiny-patch16-224"`` or ``"hf:deit-tiny-patch4-32"`` with fresh
+            ones), ``"timm:NAME"`` or ``"torchvision:NAME"`` (fresh).
         num_classes: Number of outputs, at least 2.
-        in_channels: Channels of the input images.
-        pretrained: Path of weights to start from; no model that is here has any yet.
+        in_channels: Channels of the input images; the number of input values for ``mlp`` and ``linear``;
+            not used for text.
+        pretrained: A file of weights to start from, ``.safetensors`` or ``.pth``, for any network; for ``timm:``
+            also ``"hub"``. A classifier of another number of classes in it is left out, with a warning.
 
     Example:
         >>> build("resnet20", num_classes=10).fc
         Linear(in_features=64, out_features=10, bias=True)
     """
-    from macc import models
-
-    known = {k: v for k, v in vars(models).items() if inspect.isfunction(v) and v is not build}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-        raise ValueError(f"no model is called {name!r}; {cure}")
     if num_classes < 2:
         raise ValueError(f"`num_classes` must be at least 2, got {num_classes}")
+    if in_channels < 1:
+        raise ValueError(f"`in_channels` must be at least 1, got {in_channels}")
+    if ":" in name:
+        return from_hub(name, num_classes=num_classes, in_channels=in_channels, pretrained=pretrained)
+    networks = known()
+    if name not in networks:
+        near = difflib.get_close_matches(name, networks, n=1)
+        cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(networks))}"
+        raise ValueError(f"no model is called {name!r}; {cure}")
+    network = networks[name]
+    takes_channels = "in_channels" in inspect.signature(network).parameters
+    channels = {"in_channels": in_channels} if takes_channels else {}
+    model = network(num_classes=num_classes, **channels)
     if pretrained is not None:
-        raise ValueError(
-            f"{name} has no pretrained weights to load, got pretrained={pretrained!r}; leave it out"
-        )
-    model = known[name](num_classes=num_classes, in_channels=in_channels)
-    assert isinstance(model, nn.Module)  # noqa: S101 - the namespace's own contract
+        load_weights(model, pretrained)
     return model
