@@ -18,7 +18,7 @@ _HOME = {
     "detach": "macc.heads",
     "moments": "macc.heads",
 }
-_NAMESPACES = ("data", "losses", "metrics", "models")
+_NAMESPACES = ("data", "losses", "metrics", "models", "training")
 
 __all__ = ["__version__", *_HOME, *_NAMESPACES]
 

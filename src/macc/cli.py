@@ -3,7 +3,9 @@
 Nothing heavy is imported here: ``macc --help`` answers without torch.
 """
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +19,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+recipe_app = typer.Typer(help="The recipes that come with macc.", no_args_is_help=True)
+app.add_typer(recipe_app, name="recipe")
 
 
 def _version(wanted: bool) -> None:
@@ -45,6 +51,119 @@ def run(
     from macc.experiments import demo
 
     demo.run(seeds=seeds)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe of `macc recipe list`, or a YAML file.")],
+    loss: Annotated[
+        str | None, typer.Option(help="In place of the recipe's: 'Focal(gamma=2) + 10*MACC'.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other value: optimiser.lr=0.01."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), cpu (about an hour) or full (the paper).")
+    ] = "full",
+    out: Annotated[Path, typer.Option(help="The folder of run folders.")] = Path("runs"),
+    data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+) -> None:
+    """Train a recipe; started again, it goes on where it was stopped."""
+    from rich.console import Console
+
+    from macc import training
+    from macc.training.progress import result_text, summary
+
+    chosen = training.load(recipe, scale=scale, loss=loss, seed=seed, overrides=changes or [])
+    try:
+        run = training.fit(chosen, out=out, root=data, show=True)
+    except training.Interrupted as stopped:
+        typer.echo(f"macc: {stopped}", err=True)
+        raise typer.Exit(128 + stopped.number) from None
+    if os.environ.get("RANK", "0") == "0":
+        console = Console()
+        wide = console if console.is_terminal else Console(width=120)
+        wide.print(summary(run.metrics))
+        typer.echo(result_text(run.path))
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set whose shifted test sets to predict, as in `macc data list`."),
+    ] = None,
+    perturb: Annotated[
+        bool, typer.Option("--perturb", help="Validation logits under Gaussian noise of ten levels.")
+    ] = False,
+    moments: Annotated[
+        bool, typer.Option("--moments", help="Add mean and variance of the logits under dropout.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder for the files.")] = None,
+    root: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+) -> None:
+    """Write the logits of a finished run for more data."""
+    from macc import training
+
+    written = training.predict(
+        training.open_run(run),
+        data=data,
+        perturb=perturb,
+        moments=moments,
+        out=output,
+        root=root,
+    )
+    typer.echo("\n".join(map(str, written)))
+
+
+@app.command()
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .npz to write.")],
+    split: Annotated[str, typer.Option(help="Which of their predictions.")] = "test",
+) -> None:
+    """Average the probabilities of several runs."""
+    from macc import training
+
+    typer.echo(training.ensemble([training.open_run(run) for run in runs], output, split=split))
+
+
+@recipe_app.command("list")
+def recipe_list() -> None:
+    """The recipes that come with macc, and what each needs."""
+    from macc.training.progress import recipe_table
+
+    typer.echo(recipe_table())
+
+
+@recipe_app.command("show")
+def recipe_show(
+    name: Annotated[str, typer.Argument(help="A recipe, or a YAML file.")],
+    loss: Annotated[str | None, typer.Option(help="In place of the recipe's.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in train.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "full",
+) -> None:
+    """A recipe as it would be trained, with the source of each value."""
+    from macc import training
+
+    chosen = training.load(name, scale=scale, loss=loss, seed=seed, overrides=changes or [])
+    typer.echo(chosen.resolved().to_yaml(), nl=False)
+
+
+@recipe_app.command("schema")
+def recipe_schema() -> None:
+    """The JSON schema of a recipe file, for editors."""
+    import json
+
+    from macc.training.recipe import schema
+
+    typer.echo(json.dumps(schema(), indent=1))
 
 
 def main() -> None:
