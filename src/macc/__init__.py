@@ -16,6 +16,7 @@ _HOME = {
     "attach": "macc.heads",
     "conventional_moments": "macc.heads",
     "detach": "macc.heads",
+    "evaluate": "macc.metrics",
     "moments": "macc.heads",
 }
 _NAMESPACES = ("data", "losses", "metrics", "models", "training")

@@ -10,5 +10,6 @@ from macc.heads import attach as attach
 from macc.heads import conventional_moments as conventional_moments
 from macc.heads import detach as detach
 from macc.heads import moments as moments
+from macc.metrics import evaluate as evaluate
 
 __version__: str

@@ -11,6 +11,13 @@ from macc.metrics._calibration_errors import sce as sce
 from macc.metrics._calibration_errors import smooth_ece as smooth_ece
 from macc.metrics._calibration_errors import tace as tace
 from macc.metrics._calibration_errors import under_confidence as under_confidence
+from macc.metrics._compare import Comparison as Comparison
+from macc.metrics._compare import Difference as Difference
+from macc.metrics._compare import compare as compare
+from macc.metrics._compare import holm as holm
+from macc.metrics._intervals import Estimate as Estimate
+from macc.metrics._report import Report as Report
+from macc.metrics._report import evaluate as evaluate
 from macc.metrics._scores import BrierDecomposition as BrierDecomposition
 from macc.metrics._scores import accuracy as accuracy
 from macc.metrics._scores import aurc as aurc
@@ -22,3 +29,4 @@ from macc.metrics._scores import eaurc as eaurc
 from macc.metrics._scores import failure_auroc as failure_auroc
 from macc.metrics._scores import nll as nll
 from macc.metrics._scores import risk_at_coverage as risk_at_coverage
+from macc.metrics._streaming import Calibration as Calibration

@@ -168,8 +168,11 @@ def columns(probs: Tensor) -> Iterator[Columns]:
         yield Columns(classes, values.float() if values.dtype == torch.bfloat16 else values)
 
 
-class AdaptiveCells(NamedTuple):
-    """Equal-mass bins of some classes: ``bin`` ``(M, N)``, ``-1`` where an entry does not count."""
+class ClassCells(NamedTuple):
+    """Probabilities ``(M, N)`` of some classes and their bins, -1 where an entry does not count.
+
+    ``kept`` ``(M,)`` says how many entries of each class do.
+    """
 
     classes: range
     values: Tensor
@@ -177,17 +180,25 @@ class AdaptiveCells(NamedTuple):
     kept: Tensor
 
 
-def adaptive_cells(probs: Tensor, bins: int, threshold: float | None) -> Iterator[AdaptiveCells]:
+def width_cells(probs: Tensor, bins: int) -> Iterator[ClassCells]:
+    """Cut each class's probabilities into bins of equal width."""
+    for classes, values in columns(probs):
+        wide = values.double()
+        kept = torch.full((len(wide),), wide.shape[1], device=wide.device)
+        yield ClassCells(classes, wide, bin_index(wide, bins), kept)
+
+
+def adaptive_cells(probs: Tensor, bins: int, threshold: float | None) -> Iterator[ClassCells]:
     """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass."""
     for classes, values in columns(probs):
         wide = values.double()
         above = torch.ones_like(wide, dtype=torch.bool) if threshold is None else wide > threshold
         kept = above.sum(1)
         index = equal_mass_index(values, bins, kept).masked_fill(~above, -1)
-        yield AdaptiveCells(classes, wide, index, kept)
+        yield ClassCells(classes, wide, index, kept)
 
 
-def adaptive_gaps(cells: AdaptiveCells, labels: Tensor, bins: int) -> Tensor:
+def adaptive_gaps(cells: ClassCells, labels: Tensor, bins: int) -> Tensor:
     """Signed gaps, float64 ``(M, bins)``, of the cells of some classes."""
     rows = torch.arange(len(cells.bin), device=cells.bin.device)[:, None]
     hits = labels == torch.tensor(cells.classes, device=labels.device)[:, None]

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from macc.metrics._binning import (
     TopBins,
-    TopLabels,
     adaptive_cells,
     adaptive_gaps,
     bin_index,
@@ -361,7 +360,7 @@ def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normal
         Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
     """
     top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
-    residuals = residuals_on_grid(top, torch.ones_like(top.confidence)[None])
+    residuals = residuals_on_grid(top.confidence, (top.correct - top.confidence)[None])
     return float(smooth_error(residuals / len(top.confidence)))
 
 
@@ -428,27 +427,22 @@ def check_threshold(threshold: float) -> None:
         raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
 
 
-def residuals_on_grid(top: TopLabels, weights: Tensor) -> Tensor:
-    """Weighted sums of ``correct - confidence``, ``(R, cells)``, shared between the two nearest cells.
+def residuals_on_grid(confidence: Tensor, residuals: Tensor, cells: int = _GRID) -> Tensor:
+    """Sums ``(R, cells)`` of residuals ``(R, N)``, each shared between the two cells nearest its confidence.
 
     Sharing keeps the centre of mass of every sample where it is.
-
-    Args:
-        top: The samples.
-        weights: ``(R, N)`` how often each sample counts.
     """
-    place = (top.confidence * _GRID - 0.5).clamp(0, _GRID - 1)
-    left = place.floor().clamp(max=_GRID - 2)
+    place = (confidence * cells - 0.5).clamp(0, cells - 1)
+    left = place.floor().clamp(max=cells - 2)
     share = place - left
-    residual = top.correct - top.confidence
-    sums = residual.new_zeros(len(weights), _GRID)
-    sums.index_add_(1, left.long(), weights * (residual * (1 - share)))
-    sums.index_add_(1, left.long() + 1, weights * (residual * share))
+    sums = residuals.new_zeros(len(residuals), cells)
+    sums.index_add_(1, left.long(), residuals * (1 - share))
+    sums.index_add_(1, left.long() + 1, residuals * share)
     return sums
 
 
-def smooth_error(residuals: Tensor) -> Tensor:
-    """Solve for the smooth error of each row of mean residuals ``(R, cells)``, by bisection.
+def smooth_error(residuals: Tensor, steps: int = 24) -> Tensor:
+    """Solve for the smooth error of each row of mean residuals ``(R, cells)``, by ``steps`` bisections.
 
     A Gaussian reflected at both ends is one on the circle that the row and its mirror image close.
     """
@@ -457,7 +451,7 @@ def smooth_error(residuals: Tensor) -> Tensor:
     frequency = math.pi * torch.arange(spectrum.shape[-1], dtype=residuals.dtype, device=residuals.device)
     low = residuals.new_zeros(len(residuals))
     high = torch.ones_like(low)
-    for _ in range(24):
+    for _ in range(steps):
         middle = (low + high) / 2
         damped = spectrum * torch.exp(-((frequency * middle[:, None]) ** 2) / 2)
         smoothed = torch.fft.irfft(damped, n=mirrored.shape[-1])[:, : residuals.shape[-1]]

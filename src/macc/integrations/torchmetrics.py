@@ -1,0 +1,82 @@
+"""Streaming calibration as a torchmetrics metric."""
+
+from typing import Any
+
+from torch import Tensor
+
+from macc.metrics._inputs import check_bins
+from macc.metrics._streaming import Sums, batch_sums, summary
+
+try:
+    from torchmetrics import Metric
+except ImportError as error:
+    raise ValueError(
+        f"CalibrationMetric needs torchmetrics ({error}); install it with: pip install torchmetrics"
+    ) from error
+
+
+class CalibrationMetric(Metric):
+    """:class:`macc.metrics.Calibration` for those whose loops collect torchmetrics metrics.
+
+    The state is a sum of fixed size, where torchmetrics' own calibration error keeps every sample,
+    and confidence 1 falls in the last bin.
+
+    Args:
+        num_classes: Number of classes K.
+        bins: Number of bins of equal width.
+        from_logits: Updates hold logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        **kwargs: Passed on to ``torchmetrics.Metric``.
+
+    Example:
+        >>> import torch
+        >>> from macc.integrations.torchmetrics import CalibrationMetric
+        >>> metric = CalibrationMetric(2)
+        >>> metric.update(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), torch.tensor([0, 1, 1]))
+        >>> round(metric.compute()["ece"], 6)
+        0.333333
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+
+    gaps: Tensor
+    top: Tensor
+    scores: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        bins: int = 15,
+        *,
+        from_logits: bool = False,
+        normalise: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        check_bins(bins)
+        self.num_classes = num_classes
+        self.bins = bins
+        self.from_logits = from_logits
+        self.normalise = normalise
+        for name, zeros in Sums.zeros(num_classes, bins)._asdict().items():
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    def update(self, probs: Tensor, labels: Tensor) -> None:
+        """Take in probabilities ``(N, K)`` and labels ``(N,)``."""
+        batch = batch_sums(
+            probs,
+            labels,
+            self.num_classes,
+            self.bins,
+            from_logits=self.from_logits,
+            normalise=self.normalise,
+        )
+        self.gaps = self.gaps + batch.gaps.to(self.gaps.device)
+        self.top = self.top + batch.top.to(self.top.device)
+        self.scores = self.scores + batch.scores.to(self.scores.device)
+
+    def compute(self) -> dict[str, Any]:
+        """The metrics of all samples so far, as :meth:`macc.metrics.Calibration.compute` gives them."""
+        return summary(Sums(self.gaps.cpu(), self.top.cpu(), self.scores.cpu()))

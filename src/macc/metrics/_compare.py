@@ -1,0 +1,334 @@
+"""Is one model better calibrated than another? Differences on the same samples or over runs."""
+
+import html
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.metrics import _calibration_errors as _errors
+from macc.metrics import _scores
+from macc.metrics._inputs import Array, check_bins, predictions
+from macc.metrics._intervals import Sampled, quantile
+from macc.metrics._report import check_confidence, check_names, check_resamples, on_cpu
+from macc.metrics._resampling import Resampling, sample_metrics
+from macc.metrics._tables import html_table, json_number, named, number, text_table, thousands
+
+_PLAIN: dict[str, Callable[..., float]] = {
+    "accuracy": _scores.accuracy,
+    "nll": _scores.nll,
+    "brier": _scores.brier,
+    "auroc": _scores.auroc,
+    "failure_auroc": _scores.failure_auroc,
+    "aurc": _scores.aurc,
+    "eaurc": _scores.eaurc,
+    "risk_at_coverage": _scores.risk_at_coverage,
+    "coverage_at_risk": _scores.coverage_at_risk,
+    "smooth_ece": _errors.smooth_ece,
+    "ks_error": _errors.ks_error,
+}
+_BINNED: dict[str, Callable[..., float]] = {
+    "brier_calibration": lambda *data, **options: _scores.brier_decomposition(*data, **options).calibration,
+    "brier_refinement": lambda *data, **options: _scores.brier_decomposition(*data, **options).refinement,
+    "ece": _errors.ece,
+    "over_confidence": _errors.over_confidence,
+    "under_confidence": _errors.under_confidence,
+    "mce": _errors.mce,
+    "rmsce": _errors.rmsce,
+    "rmsce_debiased": partial(_errors.rmsce, debiased=True),
+    "sce": _errors.sce,
+    "ace": _errors.ace,
+    "tace": _errors.tace,
+}
+HIGHER_IS_BETTER = frozenset({"accuracy", "auroc", "failure_auroc", "coverage_at_risk"})
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of A and of B, and A minus B with its interval and p-values."""
+
+    a: float
+    b: float
+    value: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of all metrics; ``print`` shows them as a table."""
+
+    differences: dict[str, Difference]
+    num_samples: int
+    num_runs: int
+    confidence: float
+
+    def __getitem__(self, metric: str) -> Difference:
+        return self.differences[metric]
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """``{metric: {a, b, value, low, high, p, p_holm}}``."""
+        return {name: asdict(row) for name, row in self.differences.items()}
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as JSON; what is not finite becomes null."""
+        rows = {
+            name: {key: json_number(value) for key, value in row.items()}
+            for name, row in self.to_dict().items()
+        }
+        return json.dumps(rows, indent=2)
+
+    def __str__(self) -> str:
+        return f"{self._heading()}\n\n{text_table(self._header(), self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._heading())}</p>{html_table(self._header(), self._rows())}"
+
+    def _heading(self) -> str:
+        if self.num_runs > 1:
+            basis = f"{self.num_runs} pairs of runs, paired t-test"
+        else:
+            basis = f"{thousands(self.num_samples)} samples, the same for both"
+        return f"{basis}; p (Holm) is corrected for the {len(self.differences)} metrics shown"
+
+    def _header(self) -> list[str]:
+        return ["", "A", "B", "A − B", f"{100 * self.confidence:g} % interval", "p", "p (Holm)", ""]
+
+    def _rows(self) -> list[list[str]]:
+        rows = []
+        for name, row in self.differences.items():
+            label, unit = named(name)
+            width = row.high - row.low
+            better = ""
+            if row.p_holm < 1 - self.confidence:
+                better = "A better" if (row.value > 0) == (name in HIGHER_IS_BETTER) else "B better"
+            ends = f"{number(row.low, unit, width, sign=True)} … {number(row.high, unit, width, sign=True)}"
+            rows.append(
+                [
+                    label,
+                    number(row.a, unit, width, suffix=True),
+                    number(row.b, unit, width, suffix=True),
+                    number(row.value, unit, width, sign=True),
+                    "–" if math.isnan(row.low) else ends,
+                    _p(row.p),
+                    _p(row.p_holm),
+                    better,
+                ]
+            )
+        return rows
+
+
+def compare(
+    probs_a: Array | Sequence[Array],
+    probs_b: Array | Sequence[Array],
+    labels: Array | Sequence[Array],
+    *,
+    metrics: Iterable[str] | None = None,
+    bins: int = 15,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    from_logits: bool = False,
+    normalise: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    r"""Difference of each metric between two models on the same samples, with a paired interval.
+
+    Both models are resampled together, so what makes a sample hard for both cancels. With
+    :math:`\Delta` the difference seen and :math:`q` quantiles of its resampled deviation from the truth,
+    the interval is :math:`[\Delta - q_{1-\alpha/2}, \Delta - q_{\alpha/2}]`, and always contains
+    :math:`\Delta`; ``p`` is the smallest :math:`\alpha` whose interval excludes 0, by the normal
+    approximation where it is too small to be counted. The deviation of a calibration error
+    contains its upward bias, which is known only within limits and which the two models need not
+    share: the interval allows for both.
+
+    Lists of arrays are runs of two methods (one per seed): run ``i`` of A and of B form a pair, and
+    interval and p-value come from a paired t-test over the pairs, which speaks of the methods and
+    not only of the models at hand.
+
+    Args:
+        probs_a: Probabilities ``(N, K)`` of model A, or a list of them, one for each run.
+        probs_b: The same of model B.
+        labels: Class indices ``(N,)``; for runs with test sets of their own, a list of them.
+        metrics: Names to compare; all of them by default.
+        bins: Number of bins.
+        confidence: Level of the intervals.
+        resamples: Number of bootstrap resamples.
+        seed: Seed of the resamples.
+        from_logits: ``probs_a`` and ``probs_b`` hold logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        on_progress: Called with the share of the work done.
+
+    Returns:
+        The differences A minus B; ``p_holm`` is corrected for the number of metrics compared.
+
+    Example:
+        >>> import torch
+        >>> from macc import metrics
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(2000, 3, generator=generator) * 2
+        >>> labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+        >>> result = metrics.compare((3 * logits).softmax(1), logits.softmax(1), labels, metrics=["ece"])
+        >>> result["ece"].value > 0.1, result["ece"].low > 0, result["ece"].p < 0.01
+        (True, True, True)
+    """
+    check_bins(bins)
+    check_confidence(confidence)
+    check_resamples(resamples)
+    wanted = check_names(metrics)
+    options = {"from_logits": from_logits, "normalise": normalise}
+    progress = on_progress or (lambda _: None)
+    if _is_runs(probs_a) or _is_runs(probs_b):
+        rows, num_samples, num_runs = _over_runs(
+            probs_a, probs_b, labels, wanted, bins, confidence, options, progress
+        )
+    else:
+        sampled: list[dict[str, Sampled]] = []
+        a, b = (on_cpu(predictions(probs, labels, **options)) for probs in (probs_a, probs_b))
+        if a.num_classes != b.num_classes:
+            raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
+        num_samples = a.num_samples
+        for turn, given in enumerate((a, b)):
+            resampling = Resampling(num_samples, resamples, seed)
+            sampled.append(
+                sample_metrics(given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
+            )
+            progress((turn + 1) / 2)
+        rows = {name: _paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
+        num_runs = 1
+    corrected = holm([row.p for row in rows.values()])
+    rows = {name: replace(row, p_holm=p) for (name, row), p in zip(rows.items(), corrected, strict=True)}
+    return Comparison(rows, num_samples, num_runs, confidence)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number, so that the chance of any false discovery stays controlled.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on; a corrected value is never
+    below that of a smaller p-value. Undefined ones stay undefined and do not count.
+
+    Args:
+        p_values: The p-values.
+
+    Returns:
+        The corrected p-values, in the same order.
+
+    Example:
+        >>> from macc import metrics
+        >>> [round(p, 6) for p in metrics.holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+
+    Reference:
+        Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
+    """
+    corrected = [math.nan] * len(p_values)
+    order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    largest = 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, p * (len(order) - rank)))
+        corrected[i] = largest
+    return corrected
+
+
+def _paired(a: Sampled, b: Sampled, confidence: float) -> Difference:
+    value = a.value - b.value
+    of_a, of_b = a.deviation(), b.deviation()
+    least, most = of_a.least - of_b.most, of_a.most - of_b.least
+    least, most = least[~least.isnan()], most[~most.isnan()]
+    if not math.isfinite(value) or len(least) == 0:
+        return Difference(a.value, b.value, value, math.nan, math.nan, math.nan, math.nan)
+    tail = (1 - confidence) / 2
+    low, high = value - quantile(most, 1 - tail), value - quantile(least, tail)
+    p = _two_sided(value, most) if value > 0 else _two_sided(-value, -least)
+    return Difference(a.value, b.value, value, min(low, value), max(high, value), p, math.nan)
+
+
+def _two_sided(value: float, deviation: Tensor) -> float:
+    """Chance of a deviation of at least a positive value, if the truth were 0, doubled."""
+    beyond = int((deviation >= value).sum())
+    counted = min(1.0, 2 * (beyond + 1) / (len(deviation) + 1))
+    if beyond >= 10:
+        return counted
+    # Counting cannot go below 2 / resamples, which a correction for many metrics would make too much.
+    spread = float(deviation.std())
+    if spread == 0:
+        return counted
+    distance = (value - float(deviation.mean())) / spread
+    return min(counted, 2 * NormalDist().cdf(-distance))
+
+
+def _is_runs(probs: Array | Sequence[Array]) -> bool:
+    """Whether this is a list of arrays; nested lists of numbers are one array."""
+    return isinstance(probs, list | tuple) and len(probs) > 0 and isinstance(probs[0], Tensor | np.ndarray)
+
+
+def _over_runs(
+    probs_a: Array | Sequence[Array],
+    probs_b: Array | Sequence[Array],
+    labels: Array | Sequence[Array],
+    wanted: Sequence[str],
+    bins: int,
+    confidence: float,
+    options: dict[str, bool],
+    progress: Callable[[float], None],
+) -> tuple[dict[str, Difference], int, int]:
+    if not (_is_runs(probs_a) and _is_runs(probs_b) and len(probs_a) == len(probs_b)):
+        raise ValueError("runs of A and of B must pair up: pass two lists of equally many arrays")
+    num_runs = len(probs_a)
+    if num_runs < 2:
+        raise ValueError(
+            "one pair of runs says nothing about others; pass two or more, or the arrays themselves"
+        )
+    targets = labels if _is_runs(labels) else [labels] * num_runs
+    if len(targets) != num_runs:
+        raise ValueError(f"there are {num_runs} pairs of runs and {len(targets)} arrays of labels")
+    values = []
+    num_samples = 0
+    for i, (a, b, y) in enumerate(zip(probs_a, probs_b, targets, strict=True)):
+        values.append([_values(probs, y, wanted, bins, options) for probs in (a, b)])
+        num_samples += len(y)
+        progress((i + 1) / num_runs)
+    rows = {}
+    for name in wanted:
+        a_values, b_values = (torch.tensor([pair[side][name] for pair in values]) for side in (0, 1))
+        rows[name] = _t_test(a_values.double(), b_values.double(), confidence)
+    return rows, num_samples, num_runs
+
+
+def _values(
+    probs: Array, labels: Array, wanted: Sequence[str], bins: int, options: dict[str, bool]
+) -> dict[str, float]:
+    plain = {name: _PLAIN[name](probs, labels, **options) for name in wanted if name in _PLAIN}
+    binned = {name: _BINNED[name](probs, labels, bins=bins, **options) for name in wanted if name in _BINNED}
+    return plain | binned
+
+
+def _t_test(a: Tensor, b: Tensor, confidence: float) -> Difference:
+    # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
+    from scipy.special import stdtr, stdtrit
+
+    differences = a - b
+    means = float(a.mean()), float(b.mean()), float(differences.mean())
+    if not math.isfinite(means[2]):
+        return Difference(*means, math.nan, math.nan, math.nan, math.nan)
+    error = float(differences.std()) / math.sqrt(len(differences))
+    half = float(stdtrit(len(differences) - 1, (1 + confidence) / 2)) * error
+    if error == 0:
+        p = 1.0 if means[2] == 0 else 0.0
+    else:
+        p = 2 * float(stdtr(len(differences) - 1, -abs(means[2]) / error))
+    return Difference(*means, means[2] - half, means[2] + half, p, math.nan)
+
+
+def _p(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,0 +1,333 @@
+"""Everything about one set of predictions: every metric with its interval, each class, each bin."""
+
+import html
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import torch
+
+from macc.metrics._binning import bin_index, top_bins
+from macc.metrics._inputs import Array, Predictions, check_bins, predictions
+from macc.metrics._intervals import Estimate, Gaps
+from macc.metrics._resampling import METRICS, Resampling, count_steps, one_pass, sample_metrics
+from macc.metrics._tables import html_table, interval, json_number, named, number, text_table, thousands
+
+# More classes than this are printed as the worst of them.
+_CLASSES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class: how often it occurs, how often it is predicted to, and its calibration error."""
+
+    name: str
+    samples: int
+    frequency: float
+    mean_probability: float
+    ece: Estimate
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bin of the reliability diagram; an empty one has ``nan`` for all but its edges and count."""
+
+    low: float
+    high: float
+    samples: int
+    confidence: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of :func:`evaluate`; ``print`` shows it as a table."""
+
+    metrics: dict[str, Estimate]
+    classes: tuple[ClassRow, ...]
+    bins: tuple[Bin, ...]
+    num_samples: int
+    num_classes: int
+    confidence: float
+
+    def __getitem__(self, metric: str) -> Estimate:
+        if metric not in self.metrics:
+            raise KeyError(f"no metric {metric!r} in this report; there are {', '.join(self.metrics)}")
+        return self.metrics[metric]
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean probability of the predicted class."""
+        return sum(b.samples * b.confidence for b in self.bins if b.samples) / self.num_samples
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Share of right predictions."""
+        return sum(b.samples * b.accuracy for b in self.bins if b.samples) / self.num_samples
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """``{metric: {value, low, high}}``, with ``noise_floor`` where chance alone gives an error.
+
+        ``classwise_ece`` has lists, one entry for each class.
+        """
+        result: dict[str, dict[str, Any]] = {
+            name: {key: value for key, value in asdict(estimate).items() if value is not None}
+            for name, estimate in self.metrics.items()
+        }
+        if self.classes:
+            estimates = [asdict(row.ece) for row in self.classes]
+            result["classwise_ece"] = {key: [estimate[key] for estimate in estimates] for key in estimates[0]}
+        return result
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as JSON; what is not finite becomes null."""
+
+        def clean(value: Any) -> Any:
+            return [json_number(v) for v in value] if isinstance(value, list) else json_number(value)
+
+        rows = {
+            name: {key: clean(value) for key, value in row.items()} for name, row in self.to_dict().items()
+        }
+        return json.dumps(rows, indent=2)
+
+    def verdict(self) -> str:
+        """One sentence on what the expected calibration error says, or nothing when it was not asked for."""
+        if "ece" not in self.metrics:
+            return ""
+        ece = self.metrics["ece"]
+        floor = ece.noise_floor or 0.0
+        means = (
+            f"mean confidence {100 * self.mean_confidence:.1f} %, accuracy {100 * self.mean_accuracy:.1f} %"
+        )
+        seen, chance = (number(v, "%", ece.high - ece.low, suffix=True) for v in (ece.value, floor))
+        if ece.low == 0:
+            return (
+                f"ECE {seen} cannot be told from the {chance} that a perfectly calibrated model "
+                f"would show on {thousands(self.num_samples)} samples ({means})."
+            )
+        gap = self.mean_confidence - self.mean_accuracy
+        kind = "over-confident" if gap > 0 else "under-confident"
+        if abs(gap) < ece.value / 2:
+            kind = "over-confident in some bins and under-confident in others"
+        return (
+            f"ECE {seen} is more than the {chance} that a perfectly calibrated model would show: "
+            f"the model is {kind} ({means})."
+        )
+
+    def __str__(self) -> str:
+        parts = [self._heading(), text_table(*self._metric_table())]
+        if self.classes:
+            parts += [self._class_heading(), text_table(*self._class_table())]
+        return "\n\n".join([*parts, self.verdict()]).rstrip()
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p>{html.escape(self._heading())}</p>", html_table(*self._metric_table())]
+        if self.classes:
+            parts += [f"<p>{html.escape(self._class_heading())}</p>", html_table(*self._class_table())]
+        return "".join([*parts, f"<p>{html.escape(self.verdict())}</p>"])
+
+    def _heading(self) -> str:
+        return f"{thousands(self.num_samples)} samples, {thousands(self.num_classes)} classes"
+
+    def _metric_table(self) -> tuple[list[str], list[list[str]]]:
+        rows = []
+        for name, estimate in self.metrics.items():
+            label, unit = named(name)
+            width = estimate.high - estimate.low
+            floor = (
+                "" if estimate.noise_floor is None else number(estimate.noise_floor, unit, width, suffix=True)
+            )
+            value = number(estimate.value, unit, width, suffix=True)
+            rows.append([label, value, interval(estimate.low, estimate.high, unit), floor])
+        return ["", "value", f"{100 * self.confidence:g} % interval", "noise floor"], rows
+
+    def _class_heading(self) -> str:
+        if len(self.classes) <= _CLASSES_SHOWN:
+            return "Each class"
+        return f"The {_CLASSES_SHOWN} classes with the largest calibration error"
+
+    def _class_table(self) -> tuple[list[str], list[list[str]]]:
+        shown = list(self.classes)
+        if len(shown) > _CLASSES_SHOWN:
+            shown = sorted(shown, key=lambda row: -row.ece.value)[:_CLASSES_SHOWN]
+        rows = []
+        for row in shown:
+            width = row.ece.high - row.ece.low
+            rows.append(
+                [
+                    row.name,
+                    thousands(row.samples),
+                    number(row.frequency, "%", math.nan, suffix=True),
+                    number(row.mean_probability, "%", math.nan, suffix=True),
+                    number(row.ece.value, "%", width, suffix=True),
+                    interval(row.ece.low, row.ece.high, "%"),
+                    number(row.ece.noise_floor or 0.0, "%", width, suffix=True),
+                ]
+            )
+        level = f"{100 * self.confidence:g} % interval"
+        header = ["class", "samples", "frequency", "mean probability", "class-wise ECE", level, "noise floor"]
+        return header, rows
+
+
+def evaluate(
+    probs: Array,
+    labels: Array,
+    *,
+    metrics: Iterable[str] | None = None,
+    classes: Sequence[str] | None = None,
+    bins: int = 15,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    from_logits: bool = False,
+    normalise: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Report:
+    """Measure everything: each metric with an interval, each class, and the bins of a reliability diagram.
+
+    Calibration errors come with their noise floor, the value that a perfectly calibrated model with
+    these confidences would show on this many samples. The interval of a binned error is about the
+    error of the whole population with the same bins.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        metrics: Names to measure; all of them by default.
+        classes: Names of the K classes, for the table.
+        bins: Number of bins.
+        confidence: Level of the intervals, in ``(0, 1)``.
+        resamples: Number of bootstrap resamples, at least 100.
+        seed: Seed of the resamples; the same seed gives the same report.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        on_progress: Called with the share of the work done.
+
+    Returns:
+        The report: ``report["ece"].value``, ``.low``, ``.high``, ``.noise_floor``; ``to_dict()``,
+        ``to_json()``, ``classes`` and ``bins``.
+
+    Example:
+        >>> import torch, macc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(1000, 3, generator=generator)
+        >>> labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+        >>> report = macc.evaluate((2 * logits).softmax(1), labels, metrics=["accuracy", "ece"])
+        >>> print(report)
+        1 000 samples, 3 classes
+        <BLANKLINE>
+                   value  95 % interval  noise floor
+        ────────────────────────────────────────────
+        accuracy  59.5 %    56.5 – 62.5
+        ECE       15.8 %    11.8 – 18.6        3.1 %
+        <BLANKLINE>
+        ECE 15.8 % is more than the 3.1 % that a perfectly calibrated model would show: ...
+    """
+    check_bins(bins)
+    check_confidence(confidence)
+    check_resamples(resamples)
+    wanted = check_names(metrics)
+    given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=normalise))
+    names = _class_names(classes, given.num_classes)
+    steps = count_steps(wanted)
+    done = 0
+
+    def on_step(_: str) -> None:
+        nonlocal done
+        if on_progress is not None:
+            on_progress(done / steps)
+        done += 1
+
+    sampled, classwise = sample_metrics(
+        given,
+        wanted,
+        bins=bins,
+        resampling=Resampling(given.num_samples, resamples, seed),
+        on_step=on_step,
+    )
+    if on_progress is not None:
+        on_progress(1.0)
+    return Report(
+        {name: part.estimate(confidence) for name, part in sampled.items()},
+        _class_rows(given, names, classwise, confidence),
+        _bins(given, bins, confidence),
+        given.num_samples,
+        given.num_classes,
+        confidence,
+    )
+
+
+def on_cpu(given: Predictions) -> Predictions:
+    """Resampling draws its numbers on the CPU, so that a seed means the same everywhere."""
+    return replace(given, scores=given.scores.cpu(), labels=given.labels.cpu())
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a level that is no probability."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence!r}; write 0.95 for 95 %")
+
+
+def check_resamples(resamples: int) -> None:
+    """Refuse numbers of resamples whose outer quantiles mean nothing."""
+    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 100:
+        raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
+
+
+def check_names(metrics: Iterable[str] | None) -> tuple[str, ...]:
+    """The metrics asked for, in the order of the table."""
+    if metrics is None:
+        return METRICS
+    wanted = [metrics] if isinstance(metrics, str) else list(metrics)
+    for name in wanted:
+        if name not in METRICS:
+            raise ValueError(f"no metric is called {name!r}; there are {', '.join(METRICS)}")
+    return tuple(name for name in METRICS if name in wanted)
+
+
+def _class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
+    if classes is None:
+        return [str(j) for j in range(num_classes)]
+    if len(classes) != num_classes:
+        raise ValueError(f"classes names {len(classes)} classes, and probs has {num_classes}")
+    return [str(name) for name in classes]
+
+
+def _class_rows(
+    given: Predictions, names: list[str], classwise: Gaps | None, confidence: float
+) -> tuple[ClassRow, ...]:
+    if classwise is None:
+        return ()
+    samples = torch.bincount(given.labels, minlength=given.num_classes).tolist()
+    totals = sum(block.probs.sum(0) for block in given.blocks())
+    means = (totals / given.num_samples).tolist()  # type: ignore[union-attr]
+    return tuple(
+        ClassRow(name, count, count / given.num_samples, mean, part.estimate(confidence))
+        for name, count, mean, part in zip(names, samples, means, classwise.per_class(), strict=True)
+    )
+
+
+def _bins(given: Predictions, bins: int, confidence: float) -> tuple[Bin, ...]:
+    top = one_pass(given).top
+    binned = top_bins(top, bin_index(top.confidence, bins), bins)
+    rows = []
+    for i, (samples, claimed, correct) in enumerate(zip(*(part.tolist() for part in binned), strict=True)):
+        edges = i / bins, (i + 1) / bins
+        if samples == 0:
+            rows.append(Bin(*edges, 0, math.nan, math.nan, math.nan, math.nan))
+        else:
+            limits = _wilson(correct / samples, samples, confidence)
+            rows.append(Bin(*edges, round(samples), claimed / samples, correct / samples, *limits))
+    return tuple(rows)
+
+
+def _wilson(share: float, samples: float, confidence: float) -> tuple[float, float]:
+    """Wilson's limits of a share."""
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    centre = (share + z * z / (2 * samples)) / (1 + z * z / samples)
+    half = z * math.sqrt(share * (1 - share) / samples + (z / (2 * samples)) ** 2) / (1 + z * z / samples)
+    return max(0.0, centre - half), min(1.0, centre + half)

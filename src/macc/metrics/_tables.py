@@ -1,0 +1,98 @@
+"""How metrics are named and numbers are written in printed tables."""
+
+import html
+import math
+from collections.abc import Sequence
+
+_LABELS = {
+    "accuracy": ("accuracy", "%"),
+    "nll": ("NLL", ""),
+    "brier": ("Brier score", ""),
+    "brier_calibration": ("  of it calibration", ""),
+    "brier_refinement": ("  of it refinement", ""),
+    "auroc": ("AUROC", ""),
+    "ece": ("ECE", "%"),
+    "over_confidence": ("  of it over-confidence", "%"),
+    "under_confidence": ("  of it under-confidence", "%"),
+    "mce": ("MCE", "%"),
+    "rmsce": ("RMS calibration error", "%"),
+    "rmsce_debiased": ("  debiased", "%"),
+    "smooth_ece": ("smooth ECE", "%"),
+    "ks_error": ("KS error", "%"),
+    "sce": ("SCE (all classes)", "%"),
+    "ace": ("adaptive SCE", "%"),
+    "tace": ("  above 1 % probability", "%"),
+    "failure_auroc": ("failure AUROC", ""),
+    "aurc": ("AURC", ""),
+    "eaurc": ("  excess", ""),
+    "risk_at_coverage": ("error at 90 % coverage", "%"),
+    "coverage_at_risk": ("coverage at 5 % error", "%"),
+}
+
+
+def named(metric: str) -> tuple[str, str]:
+    """Label and unit of a metric in tables."""
+    return _LABELS[metric]
+
+
+def number(value: float, unit: str, width: float, *, sign: bool = False, suffix: bool = False) -> str:
+    """Write a value with the digits that an interval of this width makes meaningful."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    scale = 100 if unit == "%" else 1
+    fewest, most = (1, 4) if unit == "%" else (3, 5)
+    digits = 2 if unit == "%" else 4
+    if math.isfinite(width) and width > 0:
+        digits = min(most, max(fewest, 1 - math.floor(math.log10(width * scale))))
+    text = f"{value * scale:+.{digits}f}" if sign else f"{value * scale:.{digits}f}"
+    return text.replace("-", "−") + (" %" if suffix and unit == "%" else "")
+
+
+def interval(low: float, high: float, unit: str) -> str:
+    """Write an interval, or a dash when there is none."""
+    if math.isnan(low) or math.isnan(high):
+        return "–"
+    return f"{number(low, unit, high - low)} – {number(high, unit, high - low)}"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned by spaces: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "─" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join(lines)
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same table for notebooks; every cell is escaped."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        parts = []
+        for i, cell in enumerate(cells):
+            side = "left" if i == 0 else "right"
+            text = (
+                html.escape(cell).replace("  ", "&emsp;", 1) if cell.startswith("  ") else html.escape(cell)
+            )
+            parts.append(f'<{tag} style="text-align:{side}">{text}</{tag}>')
+        return f"<tr>{''.join(parts)}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def json_number(value: float | None) -> float | None:
+    """What JSON can hold: null for what is not finite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def thousands(count: int) -> str:
+    """A whole number in groups of three."""
+    return f"{count:,}".replace(",", " ")

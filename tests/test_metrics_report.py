@@ -1,0 +1,214 @@
+"""A report holds every metric as the functions give it, with an interval, and prints readably."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import macc
+from macc import metrics
+from macc.metrics._resampling import METRICS, Resampling, auroc_influence
+from macc.metrics._scores import class_aurocs
+from test_metrics_errors import sample
+
+
+@pytest.fixture(scope="module")
+def report():
+    return macc.evaluate(*sample(800, 4, 2.5), resamples=200, classes=["ant", "bee", "<cat>", "dog"])
+
+
+def expected(name, data):
+    if name.startswith("brier_"):
+        return getattr(metrics.brier_decomposition(*data), name.removeprefix("brier_"))
+    if name == "rmsce_debiased":
+        return metrics.rmsce(*data, debiased=True)
+    return getattr(metrics, name)(*data)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_values_are_those_of_the_functions(report, name):
+    estimate = report[name]
+
+    assert estimate.value == pytest.approx(expected(name, sample(800, 4, 2.5)), rel=1e-9, abs=1e-12)
+    assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_every_metric_is_in_the_report():
+    """A metric added to the namespace has to be added here, or this fails."""
+    functions = set(metrics.__dict__) - {
+        "brier_decomposition",
+        "classwise_ece",
+        "compare",
+        "evaluate",
+        "holm",
+    }
+    functions = {
+        n for n in functions if not n.startswith("_") and callable(getattr(metrics, n)) and n.islower()
+    }
+
+    assert functions <= set(METRICS)
+
+
+def test_to_dict_and_to_json(report):
+    rows = report.to_dict()
+
+    assert set(rows) == {*METRICS, "classwise_ece"}
+    assert set(rows["accuracy"]) == {"value", "low", "high"}
+    assert set(rows["ece"]) == {"value", "low", "high", "noise_floor"}
+    assert np.mean(rows["classwise_ece"]["value"]) == pytest.approx(rows["sce"]["value"])
+    assert json.loads(report.to_json())["ece"] == rows["ece"]
+
+
+def test_an_infinite_value_is_null_in_json_and_keeps_its_finite_end():
+    probs = np.array([[1.0, 0.0]] + [[0.6, 0.4]] * 99)
+    labels = np.array([1] + [0] * 99)
+    report = macc.evaluate(probs, labels, metrics=["nll", "accuracy"], resamples=200)
+
+    assert report["nll"].value == math.inf
+    assert report["nll"].low < math.inf
+    assert json.loads(report.to_json())["nll"]["value"] is None
+    assert "∞" in str(report)
+
+
+def test_print_shows_every_metric_every_class_and_a_verdict(report):
+    text = str(report)
+
+    for word in ("800 samples, 4 classes", "accuracy", "ECE", "95 % interval", "noise floor", "bee", "<cat>"):
+        assert word in text
+    assert "calibrated model would show" in text.splitlines()[-1]
+    assert all(len(line) <= 110 for line in text.splitlines()[:-1])
+
+
+def test_html_is_escaped(report):
+    page = report._repr_html_()
+
+    assert "&lt;cat&gt;" in page
+    assert "<cat>" not in page
+
+
+def test_classes_and_bins_add_up(report):
+    _, labels = sample(800, 4, 2.5)
+
+    assert [row.samples for row in report.classes] == np.bincount(labels, minlength=4).tolist()
+    assert sum(row.mean_probability for row in report.classes) == pytest.approx(1)
+    assert sum(b.samples for b in report.bins) == 800
+    assert sum(
+        b.samples / 800 * abs(b.accuracy - b.confidence) for b in report.bins if b.samples
+    ) == pytest.approx(report["ece"].value)
+    assert all(math.isnan(b.accuracy) for b in report.bins if b.samples == 0)
+    assert all(b.accuracy_low <= b.accuracy <= b.accuracy_high for b in report.bins if b.samples)
+
+
+def test_verdicts_name_the_direction():
+    probs, labels = sample(2000, 3, 2.0)
+    cold, hot = (np.exp(np.log(probs) * s) for s in (3, 0.4))
+
+    def verdict(values):
+        return macc.evaluate(values, labels, metrics=["ece"], resamples=200, normalise=True).verdict()
+
+    assert "the model is over-confident (" in verdict(cold)
+    assert "the model is under-confident (" in verdict(hot)
+    assert "cannot be told from" in verdict(probs)
+
+
+def test_many_classes_print_the_worst():
+    text = str(macc.evaluate(*sample(300, 12), resamples=100))
+
+    assert "The 10 classes with the largest calibration error" in text
+
+
+def test_the_same_seed_gives_the_same_report():
+    data = sample(200, 3)
+
+    first, again, other = (macc.evaluate(*data, resamples=100, seed=seed).to_dict() for seed in (0, 0, 1))
+
+    assert first == again
+    assert first != other
+
+
+def test_one_sample_and_one_class_have_defined_values():
+    report = macc.evaluate([[0.8, 0.2]], [0], resamples=100)
+
+    assert report["ece"].value == pytest.approx(0.2)
+    assert math.isnan(report["auroc"].value)
+    assert "\N{EN DASH}" in str(report)
+
+
+@pytest.mark.parametrize("names", [None, ["ece"], ["sce", "auroc"]])
+def test_progress_goes_from_zero_to_one(names):
+    seen = []
+    macc.evaluate(*sample(50, 3), resamples=100, metrics=names, on_progress=seen.append)
+
+    assert seen == [i / (len(seen) - 1) for i in range(len(seen))]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["ecc"]}, "no metric is called 'ecc'; there are accuracy"),
+        ({"confidence": 95}, "write 0.95 for 95 %"),
+        ({"resamples": 10}, "at least 100"),
+        ({"classes": ["a"]}, "classes names 1 classes, and probs has 3"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        macc.evaluate(*sample(20, 3), **options)
+
+
+def test_linear_auroc_resamples_agree_with_exact_ones(monkeypatch):
+    import macc.metrics._resampling as resampling
+
+    data = sample(3000, 5)
+    exact = macc.evaluate(*data, metrics=["auroc"])["auroc"]
+    monkeypatch.setattr(resampling, "_RANKED_ELEMENTS", 0)
+    linear = macc.evaluate(*data, metrics=["auroc"])["auroc"]
+
+    assert exact.value == linear.value
+    assert linear.high - linear.low == pytest.approx(exact.high - exact.low, rel=0.05)
+
+
+def test_the_influence_of_a_sample_is_what_counting_it_once_more_changes():
+    probs, labels = map(torch.from_numpy, sample(60, 3))
+    areas = class_aurocs(probs, labels)
+    influence = auroc_influence(probs, labels, areas)
+
+    for i in (0, 17, 42):
+        heavier = class_aurocs(
+            torch.cat([probs] * 500 + [probs[i : i + 1]]), torch.cat([labels] * 500 + [labels[i : i + 1]])
+        )
+        change = (heavier.mean() - areas.mean()).item() * (60 * 500 + 1)
+        assert change == pytest.approx(influence[i].item(), rel=0.02, abs=1e-3)
+
+
+def test_random_groups_give_the_intervals_of_samples(monkeypatch):
+    import macc.metrics._resampling as resampling
+
+    data = sample(6000, 5)
+    alone = macc.evaluate(*data, metrics=["sce"])["sce"]
+    monkeypatch.setattr(resampling, "_UNGROUPED_SAMPLES", 100)
+    monkeypatch.setattr(resampling, "_GROUPS", 1500)
+    grouped = macc.evaluate(*data, metrics=["sce"])["sce"]
+
+    assert grouped.value == pytest.approx(alone.value)
+    assert grouped.high == pytest.approx(alone.high, rel=0.05)
+
+
+def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
+    from macc.metrics._binning import top_labels
+    from macc.metrics._inputs import predictions
+    from macc.metrics._resampling import RankedCurve
+
+    probs = np.round(sample(60, 3)[0], 1)
+    probs /= probs.sum(1, keepdims=True)
+    labels = sample(60, 3)[1]
+    counts = next(Resampling(60, 5, 0).counts())
+    curve = RankedCurve(top_labels(predictions(probs, labels).blocks()))
+    resampled = curve.resampled(counts)
+
+    for r, row in enumerate(counts.long().numpy()):
+        repeated = np.repeat(probs, row, axis=0), np.repeat(labels, row)
+        for name, values in resampled.items():
+            assert values[r].item() == pytest.approx(getattr(metrics, name)(*repeated), abs=1e-12), name
