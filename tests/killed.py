@@ -1,8 +1,8 @@
 """Starts training again and again in real processes and kills them: ``python killed.py FOLDER PLAN``.
 
 One process imports everything and forks, so that a start costs no imports. A plan is a list of
-``{"name": ..., "after_seconds": ...}`` or ``{"name": ..., "at_sync": ...}``: the child is killed with SIGKILL after a
-time, or kills itself when it is about to sync its n-th file, that is in the middle of writing one.
+``["time", share]`` or ``["sync", share]``: the child is killed with SIGKILL after that share of the time of a whole
+run, or kills itself when it is about to sync a file, that is in the middle of writing it, after that share of them.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from sklearn import datasets as _  # noqa: F401 - imported before forking
 
 from macc import training
+from macc.training import fitting
 
 RECIPE = [
     "epochs=3",
@@ -36,8 +37,21 @@ def fit(out, at_sync=None):
             sync(handle)
 
         os.fsync = deadly
-    # A checkpoint after every step: mid-epoch states are tested along with those at epoch ends.
-    training.fit(training.load("digits", overrides=RECIPE), out=out, checkpoint_seconds=0)
+    fitting.RESAMPLES = 100  # the fewest there can be: intervals are not what is tested
+    # Checkpoints after every other step or so: mid-epoch states are tested along with those at epoch ends.
+    training.fit(training.load("digits", overrides=RECIPE), out=out, checkpoint_seconds=0.02)
+
+
+def count_syncs():
+    """A list that gets longer with every file synced from here on."""
+    sync, calls = os.fsync, []
+
+    def counted(handle):
+        calls.append(handle)
+        sync(handle)
+
+    os.fsync = counted
+    return calls
 
 
 def start(out, after_seconds=None, at_sync=None):
@@ -61,15 +75,21 @@ def start(out, after_seconds=None, at_sync=None):
 
 if __name__ == "__main__":
     folder, plan = Path(sys.argv[1]), json.loads(sys.argv[2])
+    syncs = count_syncs()
+    # In this process, so that children inherit what a first step sets up; one thread, so that they can.
+    fit(folder / "warm")
+    syncs = tuple(syncs)
     began = time.monotonic()
     start(folder / "whole")
     seconds = time.monotonic() - began
     report = []
-    for point in plan:
-        out = folder / point.pop("name")
-        if "share" in point:
-            point = {"after_seconds": point["share"] * seconds}
-        killed = not start(out, **point)
+    for index, (kind, share) in enumerate(plan):
+        out = folder / f"{kind}-{index}"
+        killed = not (
+            start(out, after_seconds=share * seconds)
+            if kind == "time"
+            else start(out, at_sync=int(share * len(syncs)))
+        )
         report.append([out.name, killed, sorted(p.name for p in out.rglob("checkpoint/*"))])
         start(out)
     sys.stdout.write(json.dumps(report))

@@ -103,10 +103,17 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(folder)
-    for path in folder.iterdir():
-        if path != target:
-            shutil.rmtree(path, ignore_errors=True)
+    remove_others(folder, target)
     return target
+
+
+def remove_others(folder: Path, kept: Path | None) -> None:
+    """Remove every checkpoint but one, and what a killed process left of them."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path != kept:
+            # First what makes it count, so that a checkpoint half removed is none.
+            (path / COMPLETE).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def latest(folder: Path) -> Path | None:

@@ -1,5 +1,6 @@
 """``fit``: a recipe, data and a model become a finished run folder, however often it is interrupted."""
 
+import json
 import math
 import shutil
 import time
@@ -43,6 +44,9 @@ from macc.training.selection import at_chance, candidate_epochs, chosen_epoch
 CHECKPOINT_SECONDS = 600.0
 AGREE_EVERY = 50
 """Steps after which several processes ask each other whether to write a checkpoint."""
+
+RESAMPLES = 1000
+"""Bootstrap resamples behind the intervals of ``metrics.json``."""
 
 Tensors = tuple[Tensor, Tensor]
 
@@ -253,6 +257,7 @@ def _train(
     if last is not None:
         engine.restore(learner, checkpoints.read(last, run=key, processes=accelerator.num_processes))
     if main:
+        checkpoints.remove_others(run.path / "checkpoint", last)
         _say_where(display, recipe, run, learner, here)
         write_rows(run.path / "history.jsonl", learner.history)
     recorder = Recorder(
@@ -494,12 +499,5 @@ def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display) -> N
 
 
 def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """``{metric: {value, low, high}}``."""
-    return {
-        name: {
-            "value": float(getattr(metrics, name)(logits, labels, from_logits=True)),
-            "low": None,
-            "high": None,
-        }
-        for name in ("accuracy", "nll", "brier", "ece", "mce", "sce")
-    }
+    """``{metric: {value, low, high}}``, every metric there is."""
+    return dict(json.loads(metrics.evaluate(logits, labels, from_logits=True, resamples=RESAMPLES).to_json()))
