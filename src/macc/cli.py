@@ -171,5 +171,6 @@ def main() -> None:
     try:
         app()
     except ValueError as error:
-        typer.echo(f"macc: {error}", err=True)
+        rank = os.environ.get("RANK", "0")
+        typer.echo(f"macc: {error}" if rank == "0" else f"macc: process {rank}: {error}", err=True)
         sys.exit(2)

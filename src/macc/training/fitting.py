@@ -131,8 +131,13 @@ def fit(
 @contextmanager
 def _warnings_shown(display: Display) -> Iterator[None]:
     """What the losses warn of, said like everything else."""
+
+    def say(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if issubclass(category, UserWarning):  # the rest are for programmers
+            display.say(f"warning: {message}")
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
+        warnings.showwarning = say
         yield
 
 
@@ -472,6 +477,7 @@ def weights_path(run: Run, epoch: int) -> Path:
 
 def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display) -> None:
     """The selected weights, the predictions of validation and test with them, and the metrics of those."""
+    learner.accelerator.wait_for_everyone()  # for the main process to have written the last weights
     epoch = chosen_epoch(learner.history, learner.recipe.selection)
     main, kept, best = (
         learner.accelerator.is_main_process,
