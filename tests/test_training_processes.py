@@ -7,9 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch import distributed as dist
+from torch import nn
+
+from macc import data
+from macc.training import engine
+from macc.training import recipe as recipes
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch is built without distributed"),
@@ -100,10 +106,10 @@ def test_a_process_that_dies_ends_the_other_with_an_error(tmp_path):
     assert not [worker for worker in workers if worker.is_running() and worker.status() != "zombie"]
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
-    found = subprocess.run(
-        command(tmp_path, "--set", "batch_size=63", processes=2), capture_output=True, text=True, timeout=120
-    )
-
-    assert found.returncode != 0
-    assert "macc: batch_size: 63 cannot be shared by 2 processes" in found.stderr
+def test_a_batch_that_cannot_be_shared_is_refused():
+    recipe = recipes.load("digits", overrides=["batch_size=63"]).resolved()
+    two = SimpleNamespace(num_processes=2)
+    with pytest.raises(
+        ValueError, match="digits: batch_size: 63 cannot be shared by 2 processes .* multiple of 2"
+    ):
+        engine.learner_for(recipe, nn.Linear(64, 10), data.load("digits"), two)

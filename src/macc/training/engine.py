@@ -34,7 +34,7 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
     """The accelerator of this process: device, precision and the other processes."""
     on_cpu = not torch.accelerator.is_available()
     if recipe.precision == "fp16" and on_cpu:
-        raise ValueError("precision: fp16 needs an accelerator and there is none; write bf16 or fp32")
+        raise recipe.complaint("precision", "fp16 needs an accelerator and there is none; write bf16 or fp32")
     # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may train many.
     AcceleratorState._reset_state()
     precision = "no" if recipe.precision == "fp32" else recipe.precision
@@ -118,22 +118,24 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
     """
     processes = accelerator.num_processes
     if recipe.batch_size % (processes * recipe.accumulate):
-        raise ValueError(
-            f"batch_size: {recipe.batch_size} cannot be shared by {processes} processes in {recipe.accumulate} "
-            f"parts each; choose a multiple of {processes * recipe.accumulate}"
+        raise recipe.complaint(
+            "batch_size",
+            f"{recipe.batch_size} cannot be shared by {processes} processes in {recipe.accumulate} "
+            f"parts each; choose a multiple of {processes * recipe.accumulate}",
         )
     if recipe.drop_last and len(data.train) < recipe.batch_size:
-        raise ValueError(
-            f"batch_size: {recipe.batch_size} is more than the {len(data.train)} training samples; "
-            "lower it or write drop_last: false"
+        raise recipe.complaint(
+            "batch_size",
+            f"{recipe.batch_size} is more than the {len(data.train)} training samples; "
+            "lower it or write drop_last: false",
         )
     criterion = losses.parse(recipe.loss)
     if recipe.class_weight == "balanced":
         counts = data.train.counts(data.num_classes)
         if not bool(counts.all()):
             absent = data.classes[int((counts == 0).nonzero()[0])]
-            raise ValueError(
-                f"class_weight: class {absent!r} has no training sample to weigh; write class_weight: none"
+            raise recipe.complaint(
+                "class_weight", f"class {absent!r} has no training sample to weigh; write class_weight: none"
             )
         criterion.task.weight = counts.sum() / (len(counts) * counts.float())
     criterion.to(accelerator.device)
@@ -144,10 +146,10 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise ValueError("the model has no parameter to train: all are frozen")
+        raise recipe.complaint("model", "it has no parameter to train: all are frozen")
     optimiser = build_optimiser(recipe, trained)
     prepared, wrapped = accelerator.prepare(Classifier(model), optimiser)
-    _check_output(model, data, accelerator.device)
+    _check_output(recipe, model, data, accelerator.device)
     return Learner(
         recipe=recipe,
         data=data,
@@ -159,7 +161,7 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
     )
 
 
-def _check_output(model: nn.Module, data: Splits, device: torch.device) -> None:
+def _check_output(recipe: Recipe, model: nn.Module, data: Splits, device: torch.device) -> None:
     """One evaluation of one sample: does the model give one logit a class?"""
     inputs, _ = next(iter(data.batches("val", batch_size=1, device=device)))
     model.eval()
@@ -168,9 +170,10 @@ def _check_output(model: nn.Module, data: Splits, device: torch.device) -> None:
     shape = tuple(cast("Tensor", logits).shape)
     if shape != (1, data.num_classes):
         cure = "use one output per class and class indices as labels" if shape[-1] == 1 else "match them"
-        raise ValueError(
-            f"model: it gives outputs of shape {shape} for one sample and {data.name} has "
-            f"{data.num_classes} classes; {cure}"
+        raise recipe.complaint(
+            "model",
+            f"it gives outputs of shape {shape} for one sample and {data.name} has "
+            f"{data.num_classes} classes; {cure}",
         )
 
 

@@ -5,7 +5,7 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -16,6 +16,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from macc import data as datasets
 from macc import heads, losses, metrics, models
@@ -149,17 +150,21 @@ def splits_for(
         try:
             splits = datasets.load(recipe.dataset, root=root)
         except ValueError as error:
-            raise ValueError(f"dataset: {error}") from error
+            raise recipe.complaint("dataset", str(error)) from error
     elif isinstance(data, Splits):
         splits = data
     else:
         splits = _own_splits(recipe.dataset, data)
     subset = recipe.subset
-    splits = splits.subset(train=subset.train, val=subset.val, test=subset.test, seed=subset.seed)
+    try:
+        splits = splits.subset(train=subset.train, val=subset.val, test=subset.test, seed=subset.seed)
+    except ValueError as error:
+        raise recipe.complaint("subset", str(error)) from error
     unknown = [name for name in recipe.epoch_predictions if name not in splits.parts()]
     if unknown:
-        raise ValueError(
-            f"epoch_predictions: {splits.name} has no split {unknown[0]!r}; there are {', '.join(splits.parts())}"
+        raise recipe.complaint(
+            "epoch_predictions",
+            f"{splits.name} has no split {unknown[0]!r}; there are {', '.join(splits.parts())}",
         )
     return splits
 
@@ -192,7 +197,7 @@ def _model(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Module:
     elif isinstance(recipe.head, Head) and not _has_head(model):
         model = _attached(recipe, model)
     if losses.parse(recipe.loss).needs_moments and not _has_head(model):
-        raise ValueError(f"head: {recipe.loss!r} needs an MC-dropout head; write head: auto")
+        raise recipe.complaint("head", f"{recipe.loss!r} needs an MC-dropout head; write head: auto")
     if recipe.freeze == "backbone":
         models.freeze(model, bn=recipe.freeze_bn)
     return model
@@ -211,8 +216,21 @@ def build_model(recipe: Recipe, data: Splits) -> nn.Module:
                 pretrained=recipe.pretrained,
             )
         except ValueError as error:
-            raise ValueError(f"model: {error}") from error
+            raise recipe.complaint("model", str(error)) from error
+    if recipe.image_size is not None:
+        model.register_forward_pre_hook(_resize_to(recipe.image_size))
     return _attached(recipe, model) if isinstance(recipe.head, Head) else model
+
+
+def _resize_to(size: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
+    """Images enter the model at ``size`` pixels; a hook, so that parameters keep their names."""
+
+    def resize(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        if inputs[0].shape[-2:] == (size, size):
+            return inputs
+        return (F.interpolate(inputs[0], size=(size, size), mode="bicubic", antialias=True),)
+
+    return resize
 
 
 def _attached(recipe: Recipe, model: nn.Module) -> nn.Module:
@@ -343,7 +361,9 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
     present = {tracker.value for tracker in _available_trackers()}
     for name in recipe.trackers:
         if name not in present:
-            raise ValueError(f"trackers: {name} is not installed; pip install {name}, or leave it out")
+            raise recipe.complaint(
+                "trackers", f"{name} is not installed; pip install {name}, or leave it out"
+            )
     accelerator.project_configuration.set_directories(str(run.path))
     accelerator.init_trackers("tracker", config={"loss": recipe.loss, "seed": recipe.seed})
     try:

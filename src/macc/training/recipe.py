@@ -162,6 +162,9 @@ class Recipe(_Values):
     ]
     model: Annotated[str, Field(min_length=1, description="A model of macc.models, or hf:…, timm:…, …")]
     pretrained: Annotated[str | None, Field(description="A file with weights to start from.")] = None
+    image_size: Annotated[
+        Count | None, Field(description="Enlarge or shrink square images to this many pixels.")
+    ] = None
     loss: Annotated[str, Field(description="For example Focal(gamma=3) + 10*MACC(warmup=500).")]
     class_weight: Annotated[
         Literal["none", "balanced"], Field(description="balanced: weigh classes by 1/frequency.")
@@ -199,11 +202,16 @@ class Recipe(_Values):
     scale: Annotated[Scale, Field(description="Which of the file's scales this is.")] = "full"
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+    _origin: str = PrivateAttr(default="recipe")
 
     @property
     def sources(self) -> Mapping[str, str]:
         """Where each value comes from, by dotted key, as far as it is known."""
         return self._sources
+
+    def complaint(self, key: str, text: str) -> ValueError:
+        """An error that names the file and the key."""
+        return ValueError(f"{self._origin}: {key}: {text}")
 
     @property
     def label(self) -> str:
@@ -350,6 +358,7 @@ def load(
     except ValidationError as error:
         raise ValueError(_sentence(error, path, values, spelled)) from None
     result._sources = sources
+    result._origin = path
     return result
 
 
