@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("core",)
+PARTS = ("core", "training")
 
 
 def main(parts: tuple[str, ...]) -> int:

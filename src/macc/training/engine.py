@@ -38,7 +38,7 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
     # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may train many.
     AcceleratorState._reset_state()
     precision = "no" if recipe.precision == "fp32" else recipe.precision
-    return Accelerator(cpu=on_cpu, mixed_precision=precision, log_with=list(recipe.trackers) or None)
+    return Accelerator(cpu=on_cpu, mixed_precision=precision)
 
 
 class Classifier(nn.Module):
@@ -139,9 +139,7 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
             )
         criterion.task.weight = counts.sum() / (len(counts) * counts.float())
     criterion.to(accelerator.device)
-    model.to(accelerator.device)
-    if data.train.inputs.ndim == 4:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    place(model, data, accelerator.device)
     if processes > 1 and accelerator.device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -159,6 +157,13 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
         optimiser=wrapped,
         prepared=prepared,
     )
+
+
+def place(model: nn.Module, data: Splits, device: torch.device) -> None:
+    """Put a model where and how it computes: images with channels last."""
+    model.to(device)
+    if data.train.inputs.ndim == 4:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _check_output(recipe: Recipe, model: nn.Module, data: Splits, device: torch.device) -> None:
@@ -237,7 +242,7 @@ def _step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
         last = index == count - 1
         with nullcontext() if last else accelerator.no_sync(learner.prepared):
             output = learner.prepared(some)
-            total, parts = learner.criterion.measured(output, targets)
+            total, parts = _measured(learner, output, targets)
             accelerator.backward(total / count if count > 1 else total)
         learner.terms = ["loss", *parts]
         found = torch.stack([total.detach(), *(part.detach() for part in parts.values())])
@@ -248,6 +253,27 @@ def _step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
     learner.optimiser.zero_grad()
     assert values is not None  # noqa: S101 - a recipe accumulates at least one part
     return values / count if count > 1 else values
+
+
+def _measured(
+    learner: Learner, output: Tensor | LogitMoments, labels: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss and its terms; on the CPU the losses refuse logits that are not finite by themselves."""
+    try:
+        return learner.criterion.measured(output, labels)
+    except ValueError:
+        values = output if isinstance(output, LogitMoments) else (output,)
+        if all(bool(value.isfinite().all()) for value in values):
+            raise
+        read_losses(learner)
+        raise ValueError(
+            f"the logits are not finite at step {learner.step + 1} of epoch {learner.epoch + 1}; "
+            f"before it, the means of the epoch were {_shown(learner) or 'not known yet'}; {_remedy(learner)}"
+        ) from None
+
+
+def _shown(learner: Learner) -> str:
+    return ", ".join(f"{name} {value / learner.step:.4g}" for name, value in learner.sums.items())
 
 
 def _micro_batches(inputs: Tensor, labels: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -272,6 +298,10 @@ def read_losses(learner: Learner) -> None:
 
 def _not_finite(learner: Learner, step: int, values: Sequence[float]) -> str:
     shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(learner.terms, values, strict=True))
+    return f"the loss is not finite at step {step} of epoch {learner.epoch + 1}: {shown}; {_remedy(learner)}"
+
+
+def _remedy(learner: Learner) -> str:
     remedies = ["a smaller optimiser.lr"]
     if learner.recipe.clip is None:
         remedies.append("clip: 1")
@@ -279,10 +309,7 @@ def _not_finite(learner: Learner, step: int, values: Sequence[float]) -> str:
         remedies.append("precision: bf16")
     if isinstance(learner.criterion, losses.Criterion):
         remedies.append("a smaller weight or a warm-up of the penalty")
-    return (
-        f"the loss is not finite at step {step} of epoch {learner.epoch + 1}: {shown}; "
-        f"try {', or '.join(remedies)}"
-    )
+    return f"try {', or '.join(remedies)}, or look for inputs that are not finite"
 
 
 def _means(learner: Learner) -> dict[str, float]:

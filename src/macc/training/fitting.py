@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import filter_trackers, get_available_trackers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -358,24 +359,20 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
     if not recipe.trackers:
         yield
         return
-    present = {tracker.value for tracker in _available_trackers()}
+    present = {tracker.value for tracker in get_available_trackers()}
     for name in recipe.trackers:
         if name not in present:
             raise recipe.complaint(
                 "trackers", f"{name} is not installed; pip install {name}, or leave it out"
             )
+    # Only now is the folder known; and accelerate would drop a tracker that is not installed with a warning.
+    accelerator.log_with = filter_trackers(list(recipe.trackers), str(run.path))
     accelerator.project_configuration.set_directories(str(run.path))
     accelerator.init_trackers("tracker", config={"loss": recipe.loss, "seed": recipe.seed})
     try:
         yield
     finally:
         accelerator.end_training()
-
-
-def _available_trackers() -> list[Any]:
-    from accelerate.tracking import get_available_trackers
-
-    return list(get_available_trackers())
 
 
 @dataclass(kw_only=True)

@@ -66,7 +66,8 @@ def predict(
             "same files, or train again"
         )
     device = engine.accelerator_for(recipe).device
-    network = (build_model(recipe, own) if model is None else model).to(device)
+    network = build_model(recipe, own) if model is None else model
+    engine.place(network, own, device)
     checkpoints.load_module(network, run.weights(), run.path / "best.safetensors")
     if moments and not any(isinstance(module, heads.Head) for module in network.modules()):
         raise ValueError(

@@ -41,10 +41,11 @@ class Run:
     Example:
         >>> import tempfile
         >>> from macc import training
+        >>> recipe = training.load("digits", scale="smoke", loss="CrossEntropy", overrides=["epochs=2"])
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = training.fit("digits", scale="smoke", out=folder)
+        ...     run = training.fit(recipe, out=folder)
         ...     logits, labels = run.predictions("test")
-        >>> logits.shape, len(run.history)
+        ...     logits.shape, len(run.history)
         (torch.Size([359, 10]), 2)
     """
 
