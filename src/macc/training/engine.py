@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from macc import losses, metrics
 from macc.data import Splits
 from macc.heads import LogitMoments
+from macc.training._bf16 import ensure_bf16_runs
 from macc.training._randomness import derived_seed, generator_states, restore_generators, seed_everything
 from macc.training.optimisation import build_optimiser, learning_rate
 from macc.training.recipe import Recipe
@@ -35,6 +36,8 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
     on_cpu = not torch.accelerator.is_available()
     if recipe.precision == "fp16" and on_cpu:
         raise recipe.complaint("precision", "fp16 needs an accelerator and there is none; write bf16 or fp32")
+    if recipe.precision == "bf16" and on_cpu:
+        ensure_bf16_runs()
     # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may train many.
     AcceleratorState._reset_state()
     precision = "no" if recipe.precision == "fp32" else recipe.precision
