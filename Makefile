@@ -45,9 +45,12 @@ bench: export OMP_NUM_THREADS = 2
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
+evidence: $(READY)
+	$(BIN)/python -m benchmarks.first_evidence
+
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
-	$(BIN)/mkdocs build --strict
+	$(BIN)/sphinx-build --fail-on-warning --keep-going docs site
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("core", "training")
+PARTS = ("core", "data", "training")
 
 
 def main(parts: tuple[str, ...]) -> int:
@@ -39,4 +39,5 @@ def main(parts: tuple[str, ...]) -> int:
     return 1 if missed else 0
 
 
-sys.exit(main(tuple(sys.argv[1:])))
+if __name__ == "__main__":
+    sys.exit(main(tuple(sys.argv[1:])))

@@ -240,6 +240,15 @@ class TestChoice:
         with pytest.raises(ValueError, match=r"no linear layer called 'nope'; linear layers: 'projection'"):
             macc.attach(Cnn("projection"), layer="nope")
 
+    def test_an_attention_projection_is_no_classifier(self):
+        class Encoder(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.classifier = nn.Linear(6, 4)
+                self.attention = nn.MultiheadAttention(6, 2)
+
+        assert isinstance(macc.attach(Encoder()).classifier, MCDropoutLinear)
+
     def test_a_linear_model_comes_back_as_a_new_head(self):
         linear = nn.Linear(6, 4)
         head = macc.attach(linear, p=0.3)
@@ -290,6 +299,9 @@ class TestRefusals:
         model, example = transformers_model("gpt2")
         self.refused(model, "applies 'score' to every token.*pool the hidden states")
         self.refused(model, "goes on computing after 'score'", example=example)
+
+        self.refused(model, "applies 'score' to every token", layer="score")
+        self.refused(nn.ModuleDict({"body": model}), "applies 'body.score' to every token")
 
     def test_distilled_heads(self):
         model, example = transformers_model("deit-distilled")
@@ -342,9 +354,31 @@ class TestRefusals:
         )
 
     def test_hooks_would_be_lost(self):
-        model = Cnn()
-        model.fc.register_forward_hook(lambda *_: None)
-        self.refused(model, "has hooks that replacing it would lose")
+        for register in ("register_forward_hook", "register_full_backward_pre_hook"):
+            model = Cnn()
+            getattr(model.fc, register)(lambda *_: None)
+            self.refused(model, "has hooks that replacing it would lose")
+        offloaded = Cnn()
+        offloaded.fc.forward = lambda x: x
+        self.refused(offloaded, "has hooks that replacing it would lose")
+
+    def test_a_prepared_model(self):
+        accelerate = pytest.importorskip("accelerate")
+        model = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(Cnn())
+        self.refused(model, "`forward` was replaced.*before that", example=IMAGES)
+
+    def test_a_head_itself(self):
+        self.refused(MCDropoutLinear(6, 4), "is an MC-dropout head already")
+
+    def test_layer_and_example_that_disagree(self):
+        model = nn.Sequential(Body(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4))
+        self.refused(model, "is that of '3' and not of '1'", layer="1", example=IMAGES)
+
+    def test_detaching_a_parametrised_head(self):
+        model = macc.attach(Cnn())
+        nn.utils.parametrizations.spectral_norm(model.fc)
+        with pytest.raises(ValueError, match="remove that before detaching"):
+            macc.detach(model)
 
     def test_no_linear_layer(self):
         self.refused(nn.Sequential(nn.Conv2d(3, 4, 1)), r"no nn.Linear layer; put `macc.MCDropout\(head\)`")
@@ -360,7 +394,8 @@ class TestDropoutBefore:
     def test_sequential_is_reported(self):
         model = nn.Sequential(Body(), nn.Dropout(0.5), nn.Linear(6, 4))
         with pytest.warns(
-            UserWarning, match=r"Dropout\(p=0.5\) stands right before '2'.*dropped twice.*set its `p` to 0"
+            UserWarning,
+            match=r"Dropout\(p=0.5\) is registered right before '2'.*dropped twice.*set its `p` to 0",
         ):
             macc.attach(model)
 
@@ -404,6 +439,44 @@ class TestMoments:
         assert macc.moments(model, IMAGES, samples=10).variance.shape == (2, 4)
         with pytest.raises(ValueError, match="samples=10"):
             macc.moments(model, IMAGES)
+
+    def test_a_head_with_layers_of_its_own_is_evaluated_too(self):
+        inner = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 4))
+        model = nn.Sequential(Body(), macc.MCDropout(inner, p=0.0))
+        x = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        before = copy.deepcopy(model.state_dict())
+        output = macc.moments(model, x)
+
+        torch.testing.assert_close(output.variance, torch.zeros(5, 4))
+        torch.testing.assert_close(dict(model.state_dict()), dict(before))
+        assert inner.training
+
+    def test_a_compiled_model(self):
+        torch._dynamo.reset()
+        plain = macc.attach(Cnn(), estimator="analytic")
+        model = torch.compile(plain, backend="eager")
+        model(IMAGES)
+        model.eval()(IMAGES)
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(macc.moments(model, IMAGES), macc.moments(plain, IMAGES))
+
+    def test_a_head_called_by_keyword_or_twice(self):
+        class Keyword(Cnn):
+            def forward(self, x):
+                return self.fc(input=Body.forward(self, x))
+
+        class Never(Cnn):
+            def forward(self, x):
+                return Body.forward(self, x)
+
+        assert macc.moments(macc.attach(Keyword()), IMAGES).mean.shape == (2, 4)
+        twice = macc.attach(Cnn())
+        twice.after = lambda logits: twice.fc(torch.zeros(2, 6))
+        with pytest.raises(ValueError, match="2 times and not once"):
+            macc.moments(twice, IMAGES)
+        with pytest.raises(ValueError, match="0 times and not once"):
+            macc.moments(macc.attach(Never()), IMAGES)
 
     def test_two_heads_are_ambiguous(self):
         model = nn.Sequential(MCDropoutLinear(6, 6), MCDropoutLinear(6, 4))

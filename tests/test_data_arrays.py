@@ -172,14 +172,17 @@ class TestNpz:
         ("arrays", "message"),
         [
             ({"features": FEATURES}, "has `features` and no `labels`; save `features`"),
-            ({"x": FEATURES, "y": LABELS}, "does not know what to do with 'x', 'y' in"),
+            ({"x": FEATURES, "y": LABELS}, "a.npz holds 'x', 'y', which macc cannot place; save `features`"),
             (
                 {"labels": LABELS, "features": FEATURES, "weights": LABELS},
-                "does not know what to do with 'weights'",
+                "holds 'weights', which macc cannot place",
             ),
-            ({"classes": LABELS}, "finds no inputs"),
+            ({"classes": LABELS}, "a.npz holds no inputs; save"),
             ({"features": FEATURES, "labels": LABELS[:-1]}, "100 inputs and 99 labels"),
-            ({"features": FEATURES, "labels": LABELS - 1}, r"must lie in \[0, 2\] for 3 classes, got -1"),
+            (
+                {"features": FEATURES, "labels": LABELS - 1},
+                "must be class indices from 0 on, got -1 at index 0",
+            ),
             (
                 {"features": FEATURES, "labels": LABELS, "classes": np.array(["a", "b"])},
                 r"must lie in \[0, 1\] for 2 classes",

@@ -215,14 +215,43 @@ class TestPickles:
                 return call
 
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(ValueError, match="holds what no data file needs|damaged"):
+        with pytest.raises(ValueError, match="which data does not need; refused"):
             read_pickle(pickle.dumps({"a": Trap()}, protocol=protocol), Path("x"))
         assert not list(tmp_path.iterdir())
 
-    def test_an_array_cannot_ask_for_memory(self):
-        text = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000000\ntS'b'\ntR."
-        with pytest.raises(ValueError, match="an array that does not start empty"):
-            read_pickle(text, Path("x"))
+    @pytest.mark.parametrize(
+        ("array", "message"),
+        [
+            (
+                b"(I1\n(I1000000000000\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntRI0\nS'x'\nt",
+                "an array of shape .* and 1 bytes",
+            ),
+            (
+                b"(I1\n(I1\ntcnumpy\ndtype\n(S'O8'\nI0\nI1\ntRI0\nS'abcdefgh'\nt",
+                "an array of 'O8', which is no number",
+            ),
+            (b"(I1\n(I1\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntRI0\n(lt", "not made of numbers"),
+        ],
+    )
+    def test_an_array_cannot_ask_for_memory_nor_hold_objects(self, array, message):
+        start = b"(dS'a'\ncnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+        with pytest.raises(ValueError, match=message):
+            read_pickle(start + array + b"bs.", Path("x"))
+
+    def test_no_numpy_function_can_be_called(self):
+        with pytest.raises(ValueError, match="damaged"):
+            read_pickle(b"(dS'a'\ncnumpy\nndarray\n((I1000000000000\nttRs.", Path("x"))
+
+    def test_orders_of_bytes_and_axes(self):
+        arrays = {
+            "big": np.arange(6, dtype=">i4"),
+            "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+            "none": np.zeros((0, 3)),
+        }
+        found = read_pickle(old_pickle(arrays), Path("x"))
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array)
+            assert found[name].dtype == array.dtype
 
     def test_other_things_than_a_dictionary(self):
         with pytest.raises(ValueError, match="holds a list, not the dictionary"):
@@ -471,6 +500,23 @@ class TestDownload:
         (folder / kept).unlink()
 
         assert len(data.load("fashion_mnist", root=tmp_path, verify=False).test) == 10
+
+    def test_no_connection_leaves_no_folder(self, tmp_path):
+        pytest.importorskip("pooch")
+        sources = self.sources("http://127.0.0.1:9", "0" * 32)
+        with pytest.raises(
+            ValueError, match="is not in .*new, and there is no connection to 127.0.0.1: put cifar-10-python"
+        ):
+            sources.prepare("cifar10", tmp_path / "new", verify=True)
+        assert not (tmp_path / "new").exists()
+
+    def test_single_files_say_where_they_go(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("MACC_OFFLINE", "1")
+        with pytest.raises(
+            ValueError,
+            match=f"put train-images-idx3-ubyte.gz, .*, t10k-labels-idx1-ubyte.gz into {tmp_path}/FashionMNIST/raw, or",
+        ):
+            data.load("fashion_mnist", root=tmp_path)
 
     def test_without_pooch(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "pooch", None)

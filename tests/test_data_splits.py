@@ -9,7 +9,7 @@ import torch
 
 from macc import data
 from macc.data import Augmentation, Batches, Normalisation, Part, Splits, augment
-from macc.data._splits import seeded_split
+from macc.data._splits import seeded_split, stratified_split
 
 
 def generator(seed=0):
@@ -114,6 +114,15 @@ class TestSplits:
 
         assert val.tolist() == order[:100]
         assert train.tolist() == order[100:]
+
+    def test_a_stratified_split_keeps_the_shares_of_the_classes(self):
+        labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
+        chosen, rest = stratified_split(labels, 0.1)
+
+        assert torch.bincount(labels[chosen]).tolist() == [5, 3, 2]
+        assert sorted(chosen.tolist() + rest.tolist()) == list(range(100))
+        assert chosen.tolist() == stratified_split(labels, 0.1)[0].tolist()
+        assert chosen.tolist() != sorted(chosen.tolist())
 
     def test_the_split_does_not_follow_training_seeds(self):
         torch.manual_seed(1)
@@ -328,6 +337,21 @@ class TestBatches:
         next(iter(epoch(7, broken)))
         list(epoch(7, whole))
         assert torch.equal(broken.get_state(), whole.get_state())
+
+    @pytest.mark.parametrize(
+        "augmentation",
+        [Augmentation(pad=2, flip=True), Augmentation(pad=1), Augmentation(flip=True)],
+        ids=str,
+    )
+    def test_borders_of_all_images_or_of_a_batch_give_the_same(self, augmentation, monkeypatch):
+        def epoch():
+            batches = Batches(part=part(), batch_size=7, generator=generator(3), augmentation=augmentation)
+            return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+
+        whole = epoch()
+        monkeypatch.setattr("macc.data._batches.BORDERED_BYTES", 0)
+        for first, second in zip(whole, epoch(), strict=True):
+            assert torch.equal(first, second)
 
     def test_global_randomness_is_not_touched(self):
         state = torch.get_rng_state()

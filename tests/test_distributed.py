@@ -54,6 +54,18 @@ def test_an_attached_model_trains_under_ddp(ranks, options):
         assert found[options].abs().sum() > 0
 
 
+@pytest.mark.parametrize("text", ["MACC", "MMCE"])
+def test_penalties_compile_under_distributed(ranks, text):
+    for found in ranks:
+        torch.testing.assert_close(found[text, "compiled"], found[text][0])
+
+
+def test_a_wrapped_model_is_refused(ranks):
+    assert ranks[0]["refusal"] == (
+        "the model is wrapped in DistributedDataParallel; attach first: `DistributedDataParallel(macc.attach(model))`"
+    )
+
+
 def test_moments_through_ddp(ranks):
     assert sum(len(found["eval"]) for found in ranks) == workers.ROWS
 

@@ -43,6 +43,14 @@ def test_shell_blocks_run_in_order(path, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_block_escapes(path):
+    """What is shown is Python or bash and runs, or says that it is text."""
+    languages = re.findall(r"^```(\S*)\n.*?^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+
+    assert set(languages) <= {"python", "bash", "text", "yaml", "{toctree}"}
+
+
 def test_the_readme_names_the_commands_that_ci_runs():
     assert blocks(ROOT / "README.md", "bash")[0].splitlines()[:2] == ["make demo", "make test"]
     assert "make test" in (ROOT / ".ci" / "run").read_text()

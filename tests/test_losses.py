@@ -164,7 +164,7 @@ class TestClassWeights:
             losses.CrossEntropy(weight=self.weight)(output.mean, labels), theirs(output.mean, labels)
         )
 
-    @pytest.mark.parametrize("name", ["Focal", "FLSD", "Brier"])
+    @pytest.mark.parametrize("name", ["Focal", "FLSD", "Brier", "LabelSmoothing"])
     def test_the_mean_is_weighted_by_the_class_of_each_sample(self, name):
         output, labels = random_batch(rows=8, classes=3)
         plain, weighted = getattr(losses, name)(), getattr(losses, name)(weight=self.weight)
@@ -178,7 +178,7 @@ class TestClassWeights:
         with pytest.raises(ValueError, match="one entry per class, got 3 for 4 classes"):
             losses.Focal(weight=self.weight)(output.mean, labels)
 
-    @pytest.mark.parametrize("weight", [[-1.0, 1.0], [math.nan, 1.0], [[1.0, 1.0]]])
+    @pytest.mark.parametrize("weight", [[-1.0, 1.0], [math.nan, 1.0], [[1.0, 1.0]], [], {1: 2}, "abc"])
     def test_bad_weights(self, weight):
         with pytest.raises(ValueError, match="one finite, non-negative number per class"):
             losses.CrossEntropy(weight=weight)
@@ -189,7 +189,10 @@ class TestKnobs:
         ("make", "message"),
         [
             (lambda: losses.Focal(gamma=-1), "`gamma` must be a number at least 0, got -1"),
-            (lambda: losses.Focal(gamma="two"), "got 'two'"),
+            (lambda: losses.Focal(gamma="3"), "got '3'"),
+            (lambda: losses.Focal(gamma=10**400), "`gamma` must be a number"),
+            (lambda: losses.MDCA(sync="no"), "`sync` must be True or False, got 'no'"),
+            (lambda: losses.MACC(warmup=10**30), "`warmup` must be"),
             (lambda: losses.LabelSmoothing(alpha=5.0), r"`alpha` must be a number in \[0, 1\], got 5.0"),
             (lambda: losses.LabelSmoothing(over="none"), "'others' or 'all', got 'none'"),
             (lambda: losses.MMCE(width=0), "`width`"),
@@ -246,6 +249,7 @@ class TestComposition:
         parts = criterion.parts(output, labels)
 
         assert list(parts) == ["Focal", "MACC", "MbLS", "MbLS(margin=1)"]
+        assert len((criterion + losses.MbLS(margin=1) + losses.MbLS(margin=1)).parts(output, labels)) == 6
         torch.testing.assert_close(parts["MACC"], losses.MACC()(output, labels))
         torch.testing.assert_close(parts["MbLS"], losses.MbLS(margin=2)(output, labels))
         assert losses.CrossEntropy().parts(output, labels).keys() == {"CrossEntropy"}
@@ -289,7 +293,9 @@ class TestComposition:
             10 * losses.MACC() + losses.MDCA()
         with pytest.raises(TypeError):
             losses.CrossEntropy() + 3
-        with pytest.raises(TypeError):
+        with pytest.raises(
+            ValueError, match="a task loss has weight 1, got 2 for CrossEntropy; scale the penalties"
+        ):
             2 * losses.CrossEntropy()
 
     def test_moves_and_saves_as_a_module(self):
@@ -297,6 +303,19 @@ class TestComposition:
 
         assert set(criterion.state_dict()) == {"task.weight", "penalties.0.penalty.step"}
         assert criterion.to("meta").task.weight.device.type == "meta"
+
+    def test_a_users_own_penalty(self):
+        class Norm(losses.Penalty):
+            def measure(self, output, labels):
+                logits, _ = self.checked(output, labels)
+                return logits.square().mean()
+
+        output, labels = random_batch()
+        criterion = losses.CrossEntropy() + 0.5 * Norm(warmup=3)
+
+        assert criterion.label == "NLL+Norm"
+        assert str(criterion) == "CrossEntropy + 0.5*Norm(warmup=3)"
+        torch.testing.assert_close(criterion(output, labels), losses.CrossEntropy()(output, labels))
 
 
 class TestMACCNeedsVariance:
@@ -318,6 +337,15 @@ class TestMACCNeedsVariance:
             losses.MACC()(output, torch.tensor([0, 1, 0]))
         with pytest.raises(ValueError, match="negative or NaN entry in row 1"):
             losses.MACC().diagnostics(output)
+
+    def test_moments_in_another_dress(self):
+        labels = torch.tensor([0, 1, 0])
+        with pytest.raises(
+            ValueError, match=r"got tuple; if these are the two moments, pass `macc.LogitMoments"
+        ):
+            losses.MACC()((torch.zeros(3, 2), torch.zeros(3, 2)), labels)
+        with pytest.raises(ValueError, match="variance must be a floating-point tensor.*got None"):
+            losses.MACC()(LogitMoments(torch.zeros(3, 2), None), labels)
 
     def test_shapes_must_agree(self):
         with pytest.raises(ValueError, match=r"shape of the mean, \(3, 2\).*of \(3, 1\)"):
@@ -366,7 +394,11 @@ class TestWarmup:
 
         def accuracy(warmup: int) -> float:
             torch.manual_seed(0)
-            model = macc.attach(macc.models.build("small_cnn", num_classes=10, in_channels=1), p=0.5)
+            model = nn.Sequential(
+                *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()),
+                *(nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
+            )
+            macc.attach(model, p=0.5)
             criterion = losses.CrossEntropy() + 10 * losses.MACC(warmup=warmup)
             optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             for _ in range(8):
@@ -428,7 +460,8 @@ class TestDiagnostics:
         output = LogitMoments(torch.eye(3), torch.full((3, 3), 9.0))
         penalty = losses.MACC()
         with pytest.warns(
-            UserWarning, match=r"100% of the logit variances.*warm-up.*smaller weight.*smaller dropout rate p"
+            UserWarning,
+            match=r"100% of the logit variances.*smaller dropout rate p, a smaller weight or a warm-up",
         ):
             penalty(output, torch.tensor([0, 1, 2]))
         penalty(
@@ -439,6 +472,14 @@ class TestDiagnostics:
     def test_half_saturated_does_not_warn(self):
         variance = torch.tensor([[9.0, 0.1], [0.1, 9.0]])
         losses.MACC()(LogitMoments(torch.eye(2), variance), torch.tensor([0, 1]))
+
+
+def test_focal_without_discount_is_cross_entropy_to_the_last_digits():
+    logits, labels = torch.tensor([[100.0, 90.0], [0.0, 9.0]]), torch.tensor([0, 0])
+
+    torch.testing.assert_close(
+        losses.Focal(gamma=0)(logits, labels), losses.CrossEntropy()(logits, labels), rtol=1e-6, atol=0
+    )
 
 
 def test_focal_agrees_with_the_textbook_formula_and_gradient():

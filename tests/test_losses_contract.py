@@ -223,16 +223,30 @@ class TestContract:
             loss(Bunch(), labels)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_soft_labels_that_are_one_hot_equal_class_indices(name):
+@pytest.mark.parametrize("text", VARIANTS)
+def test_soft_labels_that_are_one_hot_equal_class_indices(text):
     output, labels = batch()
-    loss = make(name)
+    loss = make(text)
+    name = type(loss).__name__
     soft = torch.nn.functional.one_hot(labels, 5).double()
     if loss.soft_targets:
         torch.testing.assert_close(loss(output, soft), loss(output, labels))
     else:
         with pytest.raises(ValueError, match=f"{name} is defined for class indices"):
             loss(output, soft)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if issubclass(getattr(losses, n), losses.Task)])
+def test_gradients_per_sample_through_vmap(name):
+    output, labels = batch()
+    loss = make(name)
+    per_sample = torch.func.vmap(torch.func.grad(lambda z, y: loss(z[None], y[None])))(output.mean, labels)
+    one_by_one = [
+        torch.func.grad(lambda z, y=y: loss(z[None], y[None]))(z)
+        for z, y in zip(output.mean, labels, strict=True)
+    ]
+
+    torch.testing.assert_close(per_sample, torch.stack(one_by_one))
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "MACC"])

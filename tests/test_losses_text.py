@@ -62,6 +62,14 @@ def test_spelling_is_free():
         ("CrossEntropy\n  + 2*MACX", 20, "did you mean 'MACC'?"),
         ("Focal(gamma=3) + 10*MACC)", 25, "not a sum of losses"),
         ("Task", 1, "no loss is called 'Task'"),
+        ("CE + MACC", 1, "did you mean 'CrossEntropy'?"),
+        ("FL + MACC", 1, "did you mean 'Focal'?"),
+        ("CrossEntropy  # the task\n + 10*MACC", 15, "a comment is not part of a loss"),
+        ("Focal(gamma=1, gamma=2)", 22, "Focal is given 'gamma' twice"),
+        ("Focal(gamma={[]: 1})", 13, "expected a number"),
+        ("Focal(gamma=" + "9" * 400 + ")", 1, "`gamma` must be a number at least 0"),
+        ("CrossEntropy(weight='abc')", 1, "one finite, non-negative number per class, got 'abc'"),
+        ("CrossEntropy + '5'*MACC", 16, "got '5'"),
         ("CrossEntropy + ＭＡＣＣＣ", 16, "did you mean 'MACC'?"),
     ],
 )
@@ -76,7 +84,7 @@ def test_a_mistake_is_pointed_at(text, place, reason):
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 900, "-" * 900 + "1", "CrossEntropy+" * 76, "\x00", "[" * 400 + "]" * 400]
+    "text", ["(" * 900, "-" * 900 + "1", "CrossEntropy+" * 76, "\x00", "\ud800", "[" * 400 + "]" * 400]
 )
 def test_hostile_text_is_a_value_error(text):
     with pytest.raises(ValueError):
@@ -84,7 +92,9 @@ def test_hostile_text_is_a_value_error(text):
 
 
 def test_too_long_and_not_a_string():
-    with pytest.raises(ValueError, match="1000 characters, got 1001"):
+    with pytest.raises(
+        ValueError, match="1000 characters, got 1001; build one with so many class weights in Python"
+    ):
         losses.parse("C" * 1001)
     with pytest.raises(ValueError, match="from a string, got NoneType"):
         losses.parse(None)

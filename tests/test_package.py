@@ -36,6 +36,9 @@ def imports_of(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+            assert "macc" not in names or part_of(path) in ("cli", "__main__"), (
+                f"{path}: name the part you import"
+            )
         elif isinstance(node, ast.ImportFrom) and node.module == "macc":
             names = [f"macc.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -45,6 +45,15 @@ def value_and_gradient(model, text, x, y, *, sync=True):
     return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+def compiled_value(text, rows):
+    """MMCE exchanges the sizes of shards, which breaks its graph; the others are one graph."""
+    model, x, y = model_and_batch()
+    macc.attach(model, p=0.5, estimator="analytic")
+    term = penalty(text)
+    compiled = torch.compile(lambda x, y: term(model(x), y), backend="aot_eager", fullgraph=text != "MMCE")
+    return compiled(x[rows], y[rows]).detach()
+
+
 def run(rank, world, address, results):
     """Every batch-statistic penalty on this rank's shard; rank 0 saves what DDP averaged."""
     dist.init_process_group("gloo", init_method=f"file://{address}", rank=rank, world_size=world)
@@ -67,6 +76,12 @@ def run(rank, world, address, results):
             assert isinstance(output, macc.LogitMoments)
             criterion(output, y[rows]).backward()
         found[str(options)] = model[2].weight.grad
+    for text in ("MACC", "MMCE"):
+        found[text, "compiled"] = compiled_value(text, rows)
+    try:
+        macc.attach(ddp)
+    except ValueError as error:
+        found["refusal"] = str(error)
     found["eval"] = macc.moments(ddp, x[rows]).variance
     torch.save(found, f"{results}/{rank}.pt")
     dist.destroy_process_group()

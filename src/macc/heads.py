@@ -69,8 +69,8 @@ class LogitMoments(NamedTuple):
 
 
 def _check_knobs(p: float, samples: int, estimator: str) -> None:
-    if not 0 <= p < 1:
-        raise ValueError(f"`p` must lie in [0, 1), got {p}; 0.2 is a common choice")
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p < 1:
+        raise ValueError(f"`p` must lie in [0, 1), got {p!r}; 0.2 is a common choice")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise ValueError(f"`samples` must be a whole number of dropout masks, at least 1, got {samples!r}")
     if estimator not in get_args(Estimator):
@@ -88,6 +88,11 @@ def _needs_two(samples: int) -> None:
             "a variance needs at least two dropout masks and this head has samples=1 (ordinary dropout); "
             "ask for `moments(..., samples=10)` or `moments(..., estimator='analytic')`"
         )
+
+
+def inside_transform() -> bool:
+    """Whether this runs inside ``torch.func.vmap``, ``grad`` or another transform of the kind."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[object]:
@@ -123,7 +128,8 @@ def _chunked_sampled_linear(
     features: Tensor, weight: Tensor, bias: Tensor | None, p: float, samples: int
 ) -> tuple[Tensor, Tensor]:
     rows = max(1, MASK_BYTES // (samples * features.shape[-1] * features.element_size()))
-    if features.shape[0] <= rows:
+    # A transform such as torch.func.grad cannot recompute; it takes the memory instead.
+    if features.shape[0] <= rows or inside_transform():
         return _sampled_linear(features, weight, bias, p, samples)
     # Parameters are arguments, so that recomputing uses the tensors of the forward pass even under
     # functional_call; the generator state is kept, so the masks of the backward pass are the same.
@@ -248,30 +254,36 @@ class MCDropoutLinear(nn.Linear):
 
         Args:
             features: What the layer is applied to, ``(N, D)`` (further leading axes are kept).
-            samples: Number of masks in place of the head's own.
+            samples: Number of masks in place of the head's own; asks for sampling unless ``estimator`` says
+                otherwise.
             estimator: Estimator in place of the head's own.
 
         Returns:
             Two ``(N, K)`` tensors.
         """
-        estimator = estimator or self.estimator
+        estimator = estimator or (self.estimator if samples is None else "sampled")
         samples = self.samples if samples is None else samples
         if features.shape[-1:] != (self.in_features,):
             raise ValueError(
                 f"features must have {self.in_features} values a row, got shape {tuple(features.shape)}"
             )
+        if estimator != "analytic":
+            _check_knobs(self.p, samples, estimator)
+            _needs_two(samples)
         with full_precision(features):
             weight = at_least_float32(self.weight)
             bias = None if self.bias is None else at_least_float32(self.bias)
-            rows = features.to(weight.dtype).reshape(-1, self.in_features)
+            rows = features.to(weight.dtype)
+            if features.ndim != 2:
+                rows = rows.reshape(-1, self.in_features)
             if estimator == "analytic":
                 mean, variance = _analytic_linear(rows, weight, bias, self.p)
             else:
-                _check_knobs(self.p, samples, estimator)
-                _needs_two(samples)
                 mean, variance = _chunked_sampled_linear(rows, weight, bias, self.p, samples)
-        shape = (*features.shape[:-1], self.out_features)
-        return LogitMoments(mean.reshape(shape), variance.reshape(shape))
+        if features.ndim != 2:
+            shape = (*features.shape[:-1], self.out_features)
+            mean, variance = mean.reshape(shape), variance.reshape(shape)
+        return LogitMoments(mean, variance)
 
     def extra_repr(self) -> str:
         """The layer's own text with the knobs of the head."""
@@ -281,8 +293,9 @@ class MCDropoutLinear(nn.Linear):
 class MCDropout(nn.Module):
     """Sampled moments for a head that is not one linear layer.
 
-    Drops the input of ``module`` under ``samples`` masks and runs it once on all of them; there is no
-    closed form here. A batch norm inside ``module`` sees ``samples`` times the batch.
+    Drops the input of ``module`` under ``samples`` masks and runs it once on all of them, in the type of its
+    parameters; there is no closed form here and no bound on memory. A batch norm inside ``module`` sees
+    ``samples`` times the batch.
 
     Args:
         module: Maps features ``(N, …)`` to logits ``(N, K)``.
@@ -321,7 +334,7 @@ class MCDropout(nn.Module):
             raise ValueError(
                 "the closed form exists for one linear layer only; leave `estimator` out to sample this head"
             )
-        _check_knobs(self.p, samples, "sampled")
+        _check_knobs(self.p, samples, estimator or "sampled")
         _needs_two(samples)
         with full_precision(features):
             dropped = F.dropout(features.expand(samples, *features.shape), p=self.p, training=True)
@@ -355,8 +368,8 @@ def attach(
     classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
     an ``nn.Sequential``. ``layer`` names it outright.
 
-    A dropout layer right before the classifier is reported as a warning: features would be dropped
-    twice.
+    A dropout layer registered right before the classifier is reported as a warning: features would be
+    dropped twice.
 
     Args:
         model: Any classifier that ends in a linear layer. Attach before compiling it or wrapping it
@@ -380,12 +393,14 @@ def attach(
     _refuse_wrapped(model)
     heads = [name for name, module in model.named_modules() if isinstance(module, Head)]
     if heads:
-        raise ValueError(
-            f"the model already has an MC-dropout head at '{heads[0]}'; call `macc.detach(model)` first"
+        where = (
+            f"already has an MC-dropout head at '{heads[0]}'" if heads[0] else "is an MC-dropout head already"
         )
+        raise ValueError(f"the model {where}; call `macc.detach(model)` first")
     name = _find_classifier(model, layer, example)
     linear = cast("nn.Linear", model.get_submodule(name))
     _refuse_layer(linear, name)
+    _refuse_owner(model.get_submodule(name.rpartition(".")[0]), name)
     head = MCDropoutLinear.from_linear(linear, p=p, samples=samples, estimator=estimator)
     _report_dropout_before(model, name)
     return _replace(model, linear, head)
@@ -404,7 +419,14 @@ def detach(model: ModelT) -> ModelT:
         Linear(in_features=8, out_features=3, bias=True)
     """
     head = _only_head(model)
-    return _replace(model, head, head.module if isinstance(head, MCDropout) else head.to_linear())
+    if isinstance(head, MCDropout):
+        return _replace(model, head, head.module)
+    if "weight" not in head._parameters:
+        raise ValueError(
+            "the weight of the head is computed from other parameters (a parametrisation, weight norm or "
+            "pruning); remove that before detaching"
+        )
+    return _replace(model, head, head.to_linear())
 
 
 def moments(
@@ -433,17 +455,23 @@ def moments(
     """
     head = _only_head(model)
     seen: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(args[0] if args else next(iter(kwargs.values())))
+
+    handle = head.register_forward_pre_hook(keep, with_kwargs=True)
     try:
-        with _evaluating(model):
+        # A compiled model does not notice a hook that came after compiling.
+        with _evaluating(model), torch.compiler.set_stance("force_eager"):
             _call(model, x)
+            if len(seen) != 1:
+                raise ValueError(
+                    f"the model's forward pass calls its MC-dropout head {len(seen)} times and not once; "
+                    "call `.moments(features)` on the head itself"
+                )
+            return head.moments(seen[0], samples=samples, estimator=estimator)
     finally:
         handle.remove()
-    if not seen:
-        raise ValueError(
-            "the model's forward pass does not call its MC-dropout head; attach to the layer that it calls"
-        )
-    return head.moments(seen[-1], samples=samples, estimator=estimator)
 
 
 def conventional_moments(model: nn.Module, x: Any, samples: int = 10) -> LogitMoments:
@@ -512,7 +540,7 @@ def _only_head(model: nn.Module) -> Head:
     if len(heads) > 1:
         raise ValueError(
             f"the model has {len(heads)} MC-dropout heads ({', '.join(heads)}); "
-            "call `.moments(features)` on the one you mean"
+            "use the one you mean by itself: its `.moments(features)`, its `.to_linear()`"
         )
     return next(iter(heads.values()))
 
@@ -541,6 +569,12 @@ def _refuse_wrapped(model: nn.Module) -> None:
             raise ValueError(
                 f"the model is wrapped in {wrapper}; attach first: `{wrapper}(macc.attach(model))`"
             )
+    if "FSDPModule" in kinds:
+        raise ValueError("the model is sharded; attach first: `fully_shard(macc.attach(model))`")
+    if "forward" in vars(model):
+        raise ValueError(
+            "the model's `forward` was replaced, as accelerate's `prepare` does; attach to the model before that"
+        )
 
 
 def _refuse_layer(layer: nn.Module, name: str) -> None:
@@ -566,35 +600,50 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
             f"{where} has {layer.out_features} output and so no class-wise confidence; "
             "use two outputs, one per class, and class indices as labels"
         )
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    if any(hooks) or "forward" in vars(layer):
         raise ValueError(
             f"{where} has hooks that replacing it would lose; remove them, attach, and add them again"
+        )
+
+
+def _refuse_owner(owner: nn.Module, name: str) -> None:
+    if name.rpartition(".")[2] == "score" and type(owner).__module__.startswith("transformers."):
+        raise ValueError(
+            f"{type(owner).__name__} applies '{name}' to every token and goes on computing with the logits; "
+            "pool the hidden states in a module of your own and end it in an nn.Linear, then attach to that"
         )
 
 
 def _find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     if isinstance(model, nn.Linear):
         return ""
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    if layer is not None:
-        if layer not in linears:
-            raise ValueError(f"the model has no linear layer called '{layer}'; {_candidates(linears)}")
-        return layer
+    # nn.MultiheadAttention reads the weight of its output projection and never calls it as a layer.
+    projection = nn.modules.linear.NonDynamicallyQuantizableLinear
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not isinstance(module, projection)
+    }
     if not linears:
         raise ValueError(
             "the model has no nn.Linear layer; "
             "put `macc.MCDropout(head)` around the part that maps features to logits"
         )
+    if layer is not None:
+        if layer not in linears:
+            raise ValueError(f"the model has no linear layer called '{layer}'; {_candidates(linears)}")
+        found = layer if example is None else _find_by_example(model, linears, example)
+        if found != layer:
+            raise ValueError(
+                f"the output of the model is that of '{found}' and not of '{layer}'; leave one out"
+            )
+        return layer
     if example is not None:
         return _find_by_example(model, linears, example)
     last: str = list(linears)[-1]
     parent_name, _, own_name = last.rpartition(".")
     parent = model.get_submodule(parent_name)
-    if own_name == "score" and type(model).__module__.startswith("transformers."):
-        raise ValueError(
-            f"{type(model).__name__} applies '{last}' to every token and goes on computing with the logits; "
-            "pool the hidden states in a module of your own and end it in an nn.Linear, then attach to that"
-        )
     if own_name in HEAD_NAMES or (isinstance(parent, nn.Sequential) and parent[-1] is linears[last]):
         return last
     raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
@@ -628,8 +677,8 @@ def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: A
 def _candidates(linears: Mapping[str, nn.Linear]) -> str:
     shown = [f"'{name}' ({m.in_features} -> {m.out_features})" for name, m in list(linears.items())[-8:]]
     return (
-        f"linear layers: {', '.join(shown) if shown else 'none'}; "
-        f"settle it with `macc.attach(model, layer='{list(linears)[-1] if linears else ''}')` "
+        f"linear layers: {', '.join(shown)}; "
+        f"settle it with `macc.attach(model, layer='{list(linears)[-1]}')` "
         "or `macc.attach(model, example=batch)`"
     )
 
@@ -644,7 +693,7 @@ def _report_dropout_before(model: nn.Module, name: str) -> None:
             before = child
     if isinstance(before, nn.modules.dropout._DropoutNd) and before.p > 0:
         warnings.warn(
-            f"a Dropout(p={before.p}) stands right before '{name}': in training the features would be "
+            f"a Dropout(p={before.p}) is registered right before '{name}': in training the features may be "
             "dropped twice, by it and by the MC-dropout head; set its `p` to 0 to follow the paper",
             UserWarning,
             stacklevel=3,

@@ -7,11 +7,15 @@ generator where a complete one would.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from macc.data._parts import Augmentation, Normalisation, Part
+
+# CIFAR with its mirror images takes 432 MB; larger sets get their borders batch by batch.
+BORDERED_BYTES = 512 * 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +74,7 @@ def _apply(images: Tensor, augmentation: Augmentation, draws: _Draws) -> Tensor:
         images = _turn(images, draws.turns.to(images.device))
     if draws.mirrored is None and draws.top is None:
         return images
-    return _crop(images, augmentation.pad, draws)
+    return _Bordered.around(images, augmentation).crops(torch.arange(len(images)), draws)
 
 
 def _turn(images: Tensor, turns: Tensor) -> Tensor:
@@ -84,29 +88,47 @@ def _turn(images: Tensor, turns: Tensor) -> Tensor:
     return turned.flatten(0, 1).index_select(0, flat)
 
 
-def _crop(images: Tensor, pad: int, draws: _Draws) -> Tensor:
-    """Mirror and crop in one pass.
+@dataclass(frozen=True, kw_only=True)
+class _Bordered:
+    """Images, and their mirror images, with a border of zeros, of which a crop is a part.
 
-    Both versions of every padded image lie in one buffer, and every row of the result is a window of
-    ``W`` neighbouring values in it: one `index_select` of windows, which copies whole rows, is ten times
-    faster than a gather of single pixels.
+    Every row of a crop is a window of ``W`` neighbouring values in the buffer: one `index_select` of windows,
+    which copies whole rows, is ten times faster than a gather of single pixels.
+
+    Args:
+        buffer: ``(1 or 2, N, C, H + 2 pad, W + 2 pad)``.
+        height: ``H``.
+        width: ``W``.
     """
-    count, channels, height, width = images.shape
-    device = images.device
-    versions = [images] if draws.mirrored is None else [images, images.flip(3)]
-    high, wide = height + 2 * pad, width + 2 * pad
-    buffer = images.new_zeros(len(versions), count, channels, high, wide)
-    for version, source in enumerate(versions):
-        buffer[version, :, :, pad : pad + height, pad : pad + width] = source
-    windows = buffer.view(-1).as_strided((buffer.numel() - width + 1, width), (1, 1))
-    start = torch.arange(count) * (channels * high * wide)
-    if draws.mirrored is not None:
-        start = start + draws.mirrored * (count * channels * high * wide)
-    if draws.top is not None and draws.left is not None:
-        start = start + draws.top * wide + draws.left
-    rows = torch.arange(channels)[:, None] * (high * wide) + torch.arange(height) * wide
-    picked = (start[:, None] + rows.view(-1)).view(-1).to(device, non_blocking=True)
-    return windows.index_select(0, picked).view(count, channels, height, width)
+
+    buffer: Tensor
+    height: int
+    width: int
+
+    @classmethod
+    def around(cls, images: Tensor, augmentation: Augmentation) -> "_Bordered":
+        count, channels, height, width = images.shape
+        pad = augmentation.pad
+        buffer = images.new_zeros(1 + augmentation.flip, count, channels, height + 2 * pad, width + 2 * pad)
+        inner = buffer[..., pad : pad + height, pad : pad + width]
+        inner[0] = images
+        if augmentation.flip:
+            inner[1] = images.flip(3)
+        return cls(buffer=buffer, height=height, width=width)
+
+    def crops(self, chosen: Tensor, draws: _Draws) -> Tensor:
+        """Crops of the images at ``chosen``, ``(n, C, H, W)``."""
+        _, count, channels, high, wide = self.buffer.shape
+        area = high * wide
+        start = chosen * (channels * area)
+        if draws.mirrored is not None:
+            start += draws.mirrored * (count * channels * area)
+        if draws.top is not None and draws.left is not None:
+            start += draws.top * wide + draws.left
+        rows = torch.arange(0, channels * area, area)[:, None] + torch.arange(0, self.height * wide, wide)
+        picked = (start[:, None] + rows.view(-1)).view(-1).to(self.buffer.device, non_blocking=True)
+        windows = self.buffer.view(-1).as_strided((self.buffer.numel() - self.width + 1, self.width), (1, 1))
+        return windows.index_select(0, picked).view(len(chosen), channels, self.height, self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +212,28 @@ class Batches:
             if order is None:
                 inputs, labels = self.part.inputs[cut], self.part.labels[cut]
             else:
-                # index_select copies whole samples; indexing with [] would copy value by value.
-                chosen = order[cut].to(home)
-                inputs = self.part.inputs.index_select(0, chosen)
-                labels = self.part.labels.index_select(0, chosen)
+                labels = self.part.labels.index_select(0, order[cut].to(home))
+                if draws is not None and self._bordered is not None:
+                    inputs = self._bordered.crops(order[cut], draws[cut])
+                else:
+                    # index_select copies whole samples; indexing with [] would copy value by value.
+                    inputs = self.part.inputs.index_select(0, order[cut].to(home))
             inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, copy=True)
-            if draws is not None and self.augmentation is not None:
+            if draws is not None and self.augmentation is not None and self._bordered is None:
                 inputs = _apply(inputs, self.augmentation, draws[cut])
             yield self._prepared(inputs), labels
+
+    @cached_property
+    def _bordered(self) -> _Bordered | None:
+        """All images with their borders, made once where they are small: crops are then cut straight from them."""
+        wanted, images = self.augmentation, self.part.inputs
+        if wanted is None or wanted.rotate or not (wanted.pad or wanted.flip) or images.ndim != 4:
+            return None
+        count, channels, height, width = images.shape
+        values = count * channels * (height + 2 * wanted.pad) * (width + 2 * wanted.pad) * (1 + wanted.flip)
+        if values * images.element_size() > BORDERED_BYTES:
+            return None
+        return _Bordered.around(images if self.device is None else images.to(self.device), wanted)
 
     def _prepared(self, inputs: Tensor) -> Tensor:
         # Always a copy, so that a batch changed in place leaves the data as they are.

@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from macc.data._archives import unpack
 from macc.data._progress import download_bar
@@ -75,19 +77,23 @@ class Sources:
             return folder
         from filelock import FileLock
 
+        lock, existed = root / f".{name}.lock", root.exists()
         try:
             root.mkdir(parents=True, exist_ok=True)
-            with FileLock(root / f".{name}.lock"):
+            with FileLock(lock):
                 for wanted in self.downloads:
                     # Another process may have done it while this one waited for the lock.
                     if self.missing(root):
                         self._obtain(name, wanted, root, verify=verify)
         except OSError as error:
             raise ValueError(f"{root} cannot hold the files of {name}: {error}") from error
+        finally:
+            if not existed:
+                _remove_if_empty(root, lock)
         if missing := self.missing(root):
             raise ValueError(
                 f"{name} is incomplete: {folder} lacks {', '.join(missing)}; "
-                f"delete that folder and put {self.wanted()} into {root}"
+                f"delete that folder and {self.instruction(root)}"
             )
         return folder
 
@@ -95,19 +101,30 @@ class Sources:
         path = root / wanted.name
         is_archive = not wanted.name.startswith(f"{self.folder}/")
         if not path.is_file():
-            if not is_archive and Path(wanted.name).name not in self.missing(root):
+            if not is_archive and path.name not in self.missing(root):
                 return
-            download(name, wanted, root, otherwise=f"put {self.wanted()} into {root}")
+            download(name, wanted, root, otherwise=self.instruction(root))
         elif verify:
             check_md5(path, wanted.md5)
         if is_archive:
             unpack(path, root, only=self.folder)
 
-    def wanted(self) -> str:
-        """What a person is to put into the data folder."""
-        names = ", ".join(wanted.name for wanted in self.downloads)
-        unpacked = "" if names.startswith(self.folder) else f" (or the unpacked folder {self.folder})"
-        return names + unpacked
+    def instruction(self, root: Path) -> str:
+        """What a person is to put where."""
+        paths = [root / wanted.name for wanted in self.downloads]
+        names = ", ".join(path.name for path in paths)
+        if paths[0].parent == root:
+            names += f" (or the unpacked folder {self.folder})"
+        return f"put {names} into {paths[0].parent}"
+
+
+def _remove_if_empty(root: Path, lock: Path) -> None:
+    """After a failure, a folder that was made for nothing."""
+    try:
+        if not any(path.is_file() for path in root.rglob("*") if path != lock):
+            shutil.rmtree(root)
+    except OSError:
+        pass  # a folder too many does no harm, and the error that matters is under way
 
 
 def download(name: str, wanted: Download, root: Path, *, otherwise: str) -> None:
@@ -117,6 +134,7 @@ def download(name: str, wanted: Download, root: Path, *, otherwise: str) -> None
         raise ValueError(f"{name} is not in {root} and $MACC_OFFLINE forbids downloads: {cure}")
     try:
         import pooch
+        import requests
     except ImportError:
         raise ValueError(
             f"{name} is not in {root}: pip install 'macc-torch[data]' to let it be downloaded, or {cure}"
@@ -134,6 +152,9 @@ def download(name: str, wanted: Download, root: Path, *, otherwise: str) -> None
             )
     except ValueError as error:
         raise ValueError(f"{wanted.url} is not the file it should be ({_one_line(error)}): {cure}") from error
+    except requests.ConnectionError as error:
+        host = urlsplit(wanted.url).hostname
+        raise ValueError(f"{name} is not in {root}, and there is no connection to {host}: {cure}") from error
     except OSError as error:
         raise ValueError(
             f"{name} is not in {root} and could not be downloaded ({_one_line(error)}): {cure}"

@@ -4,6 +4,7 @@ Shape legend: ``N`` samples, ``C`` channels, ``H`` × ``W`` pixels, ``D`` featur
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -85,12 +86,20 @@ class Normalisation:
                 f"the inputs have {inputs.shape[1]} {what}, the normalisation has {len(self.mean)}; "
                 "give one mean and one standard deviation for each"
             )
-        shape = (1, -1, *(1,) * (inputs.ndim - 2))
-        mean = torch.tensor(self.mean, device=inputs.device).view(shape)
-        std = torch.tensor(self.std, device=inputs.device).view(shape)
         unit = 255.0 if inputs.dtype == torch.uint8 else 1.0
+        mean, scale = _constants(self, unit, inputs.ndim, inputs.device)
         # In place, and the mean first: subtracting two large quotients would lose digits.
-        return inputs.to(torch.float32, copy=True).sub_(unit * mean).mul_(1 / (unit * std))
+        return inputs.to(torch.float32, copy=True).sub_(mean).mul_(scale)
+
+
+@lru_cache(maxsize=16)
+def _constants(
+    normalisation: Normalisation, unit: float, axes: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What to subtract and to multiply with; kept, because a batch is quicker than making them anew."""
+    shape = (1, -1, *(1,) * (axes - 2))
+    mean, std = (torch.tensor(value, device=device) for value in (normalisation.mean, normalisation.std))
+    return (unit * mean).view(shape), (1 / (unit * std)).view(shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,7 +170,7 @@ class Part:
         if not 0 < size <= len(self):
             raise ValueError(f"a subset must have between 1 and {len(self)} samples, got {size}")
         counts = self.counts(1)
-        wanted = _shares(counts, size)
+        wanted = shares(counts, size)
         return self._draw(wanted, seed)
 
     def make_imbalanced(self, factor: float, *, seed: int) -> "Part":
@@ -230,7 +239,7 @@ def _byte_moments(images: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (share * (values - mean[:, None]).square()).sum(dim=1)
 
 
-def _shares(counts: Tensor, size: int) -> Tensor:
+def shares(counts: Tensor, size: int) -> Tensor:
     """``size`` divided in proportion to ``counts``, the largest remainders rounded up."""
     exact = counts * size
     shares = exact // counts.sum()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from macc.data._batches import Batches
-from macc.data._parts import Augmentation, Normalisation, Part
+from macc.data._parts import Augmentation, Normalisation, Part, shares
 
 Kind = Literal["image", "tokens", "features"]
 
@@ -39,7 +39,7 @@ class Splits:
         >>> digits
         Splits(digits: image (1, 8, 8), 10 classes, 1295 train, 143 val, 359 test, 10 shifts)
         >>> round(digits.imbalance_factor(), 2)
-        1.21
+        1.05
     """
 
     name: str
@@ -178,7 +178,7 @@ class Splits:
         Example:
             >>> from macc import data
             >>> data.load("digits").make_imbalanced(10, seed=0).train.counts(10).tolist()
-            [122, 108, 84, 65, 50, 39, 30, 23, 18, 14]
+            [128, 101, 79, 61, 47, 36, 28, 22, 17, 13]
         """
         return replace(self, train=self.train.make_imbalanced(factor, seed=seed))
 
@@ -232,6 +232,24 @@ def seeded_split(count: int, *shares: float) -> list[Tensor]:
         groups.append(torch.tensor(order[start : start + size], dtype=torch.int64))
         start += size
     return [*groups, torch.tensor(order[start:], dtype=torch.int64)]
+
+
+def stratified_split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Indices of ``int(share · n)`` samples and of the rest, every class in the share it has, by a fixed seed.
+
+    For sets without a published split: a small one keeps every class in its validation samples.
+
+    Example:
+        >>> chosen, rest = stratified_split(torch.arange(50) % 5, 0.2)
+        >>> (chosen % 5).bincount().tolist(), len(rest)
+        ([2, 2, 2, 2, 2], 40)
+    """
+    (order,) = seeded_split(len(labels))
+    wanted = shares(torch.bincount(labels), int(share * len(labels)))
+    taken = torch.zeros(len(labels), dtype=torch.bool)
+    for k, count in enumerate(wanted.tolist()):
+        taken[order[labels[order] == k][:count]] = True
+    return order[taken[order]], order[~taken[order]]
 
 
 def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:

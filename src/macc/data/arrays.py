@@ -17,7 +17,7 @@ from torch import Tensor
 from macc.data._arrays import Array, read_npz
 from macc.data._datasets import dataset
 from macc.data._parts import Normalisation, Part
-from macc.data._splits import Kind, Splits, seeded_split
+from macc.data._splits import Kind, Splits, stratified_split
 
 KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
 FORM = (
@@ -53,8 +53,8 @@ def arrays(
     encoded file, or bytes in a struct) or otherwise every numeric column as one feature; ``split`` if there are
     named ones.
 
-    Where there is no test split, a seeded 20 % of the training samples become one; where there is no
-    validation split, a seeded 10 % of what is left. Features and channels are normalised by the training
+    Where there is no test split, a seeded 20 % of the training samples of every class become one; where there
+    is no validation split, a seeded 10 % of what is left. Features and channels are normalised by the training
     split's mean and standard deviation.
 
     Args:
@@ -91,10 +91,10 @@ def arrays(
     fitted = parts.pop(train)
     tested, validated = parts.pop(test, None), parts.pop(val, None)
     if tested is None:
-        chosen, rest = seeded_split(len(fitted), 0.2)
+        chosen, rest = stratified_split(fitted.labels, 0.2)
         tested, fitted = fitted.take(chosen), fitted.take(rest)
     if validated is None:
-        chosen, rest = seeded_split(len(fitted), 0.1)
+        chosen, rest = stratified_split(fitted.labels, 0.1)
         validated, fitted = fitted.take(chosen), fitted.take(rest)
     return Splits(
         name=file.stem,
@@ -123,9 +123,10 @@ def _read_npz(file: Path) -> tuple[Kind, dict[str, _Group], Array | None]:
                 raise ValueError(f"{file} has inputs of two kinds for the split {split!r}; {FORM}")
             groups[split] = _Group(inputs=found.pop(key), labels=labels)
             kinds.add(kind)
-    if found or not groups:
-        extra = f"does not know what to do with {', '.join(map(repr, found))}" if found else "finds no inputs"
-        raise ValueError(f"macc {extra} in {file}; {FORM}")
+    if found:
+        raise ValueError(f"{file} holds {', '.join(map(repr, found))}, which macc cannot place; {FORM}")
+    if not groups:
+        raise ValueError(f"{file} holds no inputs; {FORM}")
     if len(kinds) > 1:
         raise ValueError(f"{file} mixes {' and '.join(sorted(kinds))}; all splits must hold the same")
     return kinds.pop(), groups, names
@@ -220,6 +221,11 @@ def _text(file: Path, name: object) -> str:
 
 def _labels(file: Path, labels: Array, classes: tuple[str, ...]) -> Tensor:
     if labels.dtype.kind in "iu":
+        if labels.size and labels.min() < 0:
+            raise ValueError(
+                f"the labels of {file} must be class indices from 0 on, "
+                f"got {labels.min()} at index {int(labels.argmin())}"
+            )
         return torch.from_numpy(labels.astype(np.int64))
     index = {name: k for k, name in enumerate(classes)}
     unknown = {_text(file, name) for name in labels.ravel().tolist()} - index.keys()

@@ -18,7 +18,7 @@ SIZES = (45_000, 5_000, 10_000)
 # The paper's code base uses the statistics of CIFAR-10 for CIFAR-100 too.
 NORMALISATION = Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 AUGMENTATION = Augmentation(pad=4, flip=True)
-LICENCE = "none stated; cite Krizhevsky 2009"
+LICENCE = "none stated"
 
 CIFAR10 = Sources(
     folder="cifar-10-batches-py",

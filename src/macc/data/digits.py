@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from macc.data._datasets import dataset
 from macc.data._parts import Normalisation, Part
-from macc.data._splits import SPLIT_SEED, Splits, seeded_split
+from macc.data._splits import SPLIT_SEED, Splits, stratified_split
 
 NOISE = (0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviation, pixels in [0, 1]
 ROTATION = (10, 20, 30, 40, 50)  # degrees
@@ -48,8 +48,8 @@ def digits(*, root: str | PathLike[str] | None = None, verify: bool = True) -> S
     # The file counts 0 … 16 dark dots per pixel.
     images = torch.from_numpy(pixels).view(-1, 1, 8, 8).mul(255 / 16).round().to(torch.uint8)
     everything = Part(inputs=images, labels=torch.from_numpy(targets).long())
-    in_test, rest = seeded_split(len(everything), 0.2)
-    in_val, in_train = (rest[group] for group in seeded_split(len(rest), 0.1))
+    in_test, rest = stratified_split(everything.labels, 0.2)
+    in_val, in_train = (rest[group] for group in stratified_split(everything.labels[rest], 0.1))
     test = everything.take(in_test)
     shifts = {f"noise-{level}": _noisy(test, sd, level) for level, sd in enumerate(NOISE, start=1)}
     shifts |= {f"rotation-{level}": _rotated(test, angle) for level, angle in enumerate(ROTATION, start=1)}
@@ -61,7 +61,7 @@ def digits(*, root: str | PathLike[str] | None = None, verify: bool = True) -> S
         val=everything.take(in_val),
         test=test,
         shifts=shifts,
-        normalisation=Normalisation((0.3053,), (0.3760,)),
+        normalisation=Normalisation((0.3056,), (0.3759,)),
     )
 
 

@@ -23,7 +23,7 @@ from macc.data._datasets import dataset
 from macc.data._files import cache_folder
 from macc.data._parts import Augmentation, Normalisation, Part
 from macc.data._progress import track
-from macc.data._splits import Splits, seeded_split
+from macc.data._splits import Splits, stratified_split
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 DEFAULT_SIZE = 224
@@ -56,7 +56,8 @@ def folder(
     """Your own images: ``PATH/<class>/*.jpg``, or ``PATH/<split>/<class>/*.jpg`` with named splits.
 
     ``PATH`` may be an archive (.zip, .tar.gz) of such a folder. Where there is no test split, a seeded 20 % of
-    the training images become one; where there is no validation split, a seeded 10 % of what is left.
+    the training images of every class become one; where there is no validation split, a seeded 10 % of what
+    is left.
     Splits of other names become shifted test sets.
 
     Images are decoded once, in parallel, into a memory-mapped file below ``$MACC_CACHE``, under a key made
@@ -174,7 +175,7 @@ def _classes(root: Path) -> list[_Sample]:
         if not images and _folders(path):
             raise ValueError(
                 f"{path} holds folders and no images: if {', '.join(repr(p.name) for p in folders[:4])} are splits "
-                f"and not classes, say which one to train on: macc.data.folder(path, train={path.name!r})"
+                f"and not classes, call the one to train on 'train', or name it: macc.data.folder(path, train={path.name!r})"
             )
         if not images:
             raise ValueError(
@@ -189,7 +190,9 @@ def _in_order(parts: dict[str, list[_Sample]]) -> dict[str, list[_Sample]]:
     parts = dict(parts)
     for name, share in (("test", 0.2), ("val", 0.1)):
         if name not in parts:
-            chosen, rest = seeded_split(len(parts["train"]), share)
+            labels = [sample.label for sample in parts["train"]]
+            index = {label: k for k, label in enumerate(sorted(set(labels)))}
+            chosen, rest = stratified_split(torch.tensor([index[label] for label in labels]), share)
             if not len(chosen):
                 raise ValueError(
                     f"{len(parts['train'])} images are too few to set some aside for {name}; "

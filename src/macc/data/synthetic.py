@@ -14,7 +14,7 @@ from macc.data._splits import Splits
     kind="features",
     num_classes=4,
     sizes=(2000, 500, 2000),
-    licence="none needed",
+    licence="none",
 )
 def synthetic(
     *,

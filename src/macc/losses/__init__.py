@@ -14,6 +14,7 @@ from macc.losses._macc import MACC as MACC
 from macc.losses._mbls import MbLS as MbLS
 from macc.losses._mdca import MDCA as MDCA
 from macc.losses._mmce import MMCE as MMCE
+from macc.losses._terms import BatchPenalty as BatchPenalty
 from macc.losses._terms import Criterion as Criterion
 from macc.losses._terms import Penalty as Penalty
 from macc.losses._terms import Task as Task

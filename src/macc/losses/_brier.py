@@ -1,9 +1,8 @@
 """Brier score as a loss (BS)."""
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from macc.losses._checks import Output
+from macc.losses._checks import Output, label_probs
 from macc.losses._terms import Task
 
 
@@ -33,5 +32,6 @@ class Brier(Task):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """The formula."""
         logits, labels = self.checked(output, labels)
-        target = labels if labels.ndim == 2 else F.one_hot(labels, logits.shape[1])
-        return self.weighted_mean((logits.softmax(dim=1) - target).square().sum(dim=1), labels, logits)
+        return self.weighted_mean(
+            (logits.softmax(dim=1) - label_probs(labels, logits)).square().sum(dim=1), labels, logits.shape[1]
+        )

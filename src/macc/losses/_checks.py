@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from macc.heads import LogitMoments, at_least_float32
+from macc.heads import LogitMoments, at_least_float32, inside_transform
 
 Output = Tensor | LogitMoments
 
 
 def values_readable(*tensors: Tensor) -> bool:
-    """Whether values may be looked at without waiting for a device or breaking a graph."""
-    return not torch.compiler.is_compiling() and all(
-        tensor.device.type == "cpu" and type(tensor) in (Tensor, nn.Parameter) for tensor in tensors
+    """Whether values may be looked at without waiting for a device or breaking a graph or a vmap."""
+    return (
+        not torch.compiler.is_compiling()
+        and not inside_transform()
+        and all(tensor.device.type == "cpu" and type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)
     )
 
 
@@ -26,6 +28,8 @@ def check_logits(logits: Any) -> Tensor:
     """Logits as a floating-point tensor ``(N, K)`` of at least single precision."""
     if not isinstance(logits, Tensor):
         cure = "; pass its `.logits`" if hasattr(logits, "logits") else ""
+        if isinstance(logits, tuple) and len(logits) == 2:
+            cure = "; if these are the two moments, pass `macc.LogitMoments(*output)`"
         raise ValueError(
             f"a loss takes logits as a Tensor or LogitMoments, got {type(logits).__name__}{cure}"
         )
@@ -59,10 +63,12 @@ def check_moments(output: Any, name: str) -> LogitMoments:
     if not isinstance(output, LogitMoments):
         check_logits(output)
     mean, variance = check_logits(output.mean), output.variance
-    if variance.shape != mean.shape or not variance.is_floating_point():
+    if not isinstance(variance, Tensor) or not variance.is_floating_point() or variance.shape != mean.shape:
+        got = (
+            f"{variance.dtype} of {tuple(variance.shape)}" if isinstance(variance, Tensor) else repr(variance)
+        )
         raise ValueError(
-            f"variance must be floating point with the shape of the mean, {tuple(mean.shape)}, "
-            f"got {variance.dtype} of {tuple(variance.shape)}"
+            f"variance must be a floating-point tensor with the shape of the mean, {tuple(mean.shape)}, got {got}"
         )
     if values_readable(variance) and not bool((variance >= 0).all()):
         row = int((~(variance >= 0)).any(dim=1).nonzero()[0])
@@ -102,7 +108,10 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
             "targets; multi-label problems are not supported, and one-hot rows are `labels.argmax(1)`"
         )
     if refused_by:
-        raise ValueError(f"{refused_by} is defined for class indices of shape (N,), got class probabilities")
+        raise ValueError(
+            f"{refused_by} is defined for class indices of shape (N,), got class probabilities; "
+            "use `labels.argmax(1)`, or a loss that takes them such as CrossEntropy"
+        )
     labels = labels.to(logits.dtype)
     if values_readable(labels):
         sums = labels.sum(dim=1)
@@ -116,13 +125,27 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
     return labels
 
 
+def label_probs(labels: Tensor, logits: Tensor) -> Tensor:
+    """Checked labels as class probabilities ``(N, K)``; unlike ``F.one_hot`` it looks at no value."""
+    if labels.ndim == 2:
+        return labels
+    return (labels[:, None] == torch.arange(logits.shape[1], device=labels.device)).to(logits.dtype)
+
+
 def check_number(name: str, value: Any, *, low: float, high: float = math.inf) -> float:
     """``value`` as a float in ``[low, high]``."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool) or not (low <= number <= high and math.isfinite(number)):
+    if isinstance(value, bool | str) or not (low <= number <= high and math.isfinite(number)):
         limits = f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
         raise ValueError(f"`{name}` must be a number {limits}, got {value!r}")
     return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}")
+    return value

@@ -22,6 +22,9 @@ class CrossEntropy(Task):
         >>> import torch
         >>> CrossEntropy()(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.6931)
+
+    Reference:
+        Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017: what it does to calibration.
     """
 
     label = "NLL"
@@ -30,4 +33,4 @@ class CrossEntropy(Task):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """The formula."""
         logits, labels = self.checked(output, labels)
-        return F.cross_entropy(logits, labels, weight=self.class_weight(logits))
+        return self.weighted_mean(F.cross_entropy(logits, labels, reduction="none"), labels, logits.shape[1])

@@ -5,7 +5,7 @@ of the whole batch, its gradient is the number of processes times its own rows' 
 that DDP takes is the gradient of one process on all rows, whatever the sizes of the shards.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,10 +16,24 @@ def _alone(sync: bool) -> bool:
     return not (sync and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
-def _sum_over_processes(values: Tensor) -> Tensor:
-    from torch.distributed.nn.functional import all_reduce
+class _SumOverProcesses(torch.autograd.Function):
+    """All-reduce whose gradient is an all-reduce too; torch's own is deprecated and does not compile."""
 
-    return cast("Tensor", all_reduce(values))  # type: ignore[no-untyped-call]
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
+def _sum_over_processes(values: Tensor) -> Tensor:
+    return cast("Tensor", _SumOverProcesses.apply(values))  # type: ignore[no-untyped-call]
 
 
 def batch_mean(values: Tensor, *, sync: bool) -> Tensor:

@@ -16,8 +16,8 @@ class FLSD(Task):
     .. math:: -\frac1N \sum_i (1 - s_i[y_i])^{\gamma_i} \log s_i[y_i], \qquad
         \gamma_i = 5 \text{ if } s_i[y_i] < 0.2 \text{ else } 3
 
-    The exponent is chosen from ``s`` without a gradient. Published codes take a third exponent from
-    the command line above 0.5; at its default, 3, they agree with this.
+    The exponent is chosen from ``s`` without a gradient. Published codes take the exponent above 0.5 from
+    the command line; where that is 3, as the paper says, they agree with this.
 
     Args:
         weight: A weight per class, ``(K,)``.
@@ -41,4 +41,4 @@ class FLSD(Task):
         logits, labels = self.checked(output, labels)
         log_s, _ = log_probs_of_label(logits.detach(), labels)
         gamma = torch.where(log_s < math.log(0.2), 5.0, 3.0).to(logits.dtype)
-        return self.weighted_mean(focal(logits, labels, gamma), labels, logits)
+        return self.weighted_mean(focal(logits, labels, gamma), labels, logits.shape[1])

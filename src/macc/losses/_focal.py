@@ -11,10 +11,9 @@ from macc.losses._terms import Task
 
 def log_probs_of_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, finite with finite gradients however saturated."""
-    labels = labels.unsqueeze(1)
-    total = logits.logsumexp(dim=1)
-    others = logits.scatter(1, labels, -torch.inf).logsumexp(dim=1)
-    return logits.gather(1, labels).squeeze(1) - total, others - total
+    log_probs, labels = logits.log_softmax(dim=1), labels.unsqueeze(1)
+    others = log_probs.scatter(1, labels, -torch.inf).logsumexp(dim=1)
+    return log_probs.gather(1, labels).squeeze(1), others
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
@@ -58,4 +57,4 @@ class Focal(Task):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """The formula."""
         logits, labels = self.checked(output, labels)
-        return self.weighted_mean(focal(logits, labels, self.gamma), labels, logits)
+        return self.weighted_mean(focal(logits, labels, self.gamma), labels, logits.shape[1])

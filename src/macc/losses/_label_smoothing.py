@@ -23,7 +23,7 @@ class LabelSmoothing(Task):
     Args:
         alpha: Probability mass to spread, in ``[0, 1]``.
         over: ``"others"`` or ``"all"``.
-        weight: A weight per class, ``(K,)``, as in ``nn.CrossEntropyLoss``.
+        weight: A weight per class, ``(K,)``; see :class:`Task`.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``, softened further.
@@ -69,4 +69,5 @@ class LabelSmoothing(Task):
                     f"`alpha` must be at most (K-1)/K = {(classes - 1) / classes:g} for {classes} classes, "
                     f"got {self.alpha:g}: the true class would be the least likely"
                 )
-        return F.cross_entropy(logits, labels, weight=self.class_weight(logits), label_smoothing=alpha)
+        values = F.cross_entropy(logits, labels, reduction="none", label_smoothing=alpha)
+        return self.weighted_mean(values, labels, classes)

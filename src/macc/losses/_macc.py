@@ -1,7 +1,6 @@
 """Multi-class alignment of confidence and certainty (MACC)."""
 
 import math
-import sys
 import warnings
 from dataclasses import dataclass
 
@@ -17,14 +16,6 @@ from macc.losses._terms import BatchPenalty
 SATURATED = 4.0
 
 
-def _depth_of_caller() -> int:
-    """How far up the stack the training loop stands, seen from the caller of this function."""
-    depth, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("macc", "torch"):
-        depth, frame = depth + 1, frame.f_back
-    return depth
-
-
 class MACC(BatchPenalty):
     r"""Gap between mean confidence and mean certainty of each class in a batch, averaged over classes.
 
@@ -36,9 +27,9 @@ class MACC(BatchPenalty):
 
     The formula has no labels. Confidences of a sample add up to 1, so the loss is zero only where the mean
     certainty is ``1/K``, that is where ``u`` is near ``atanh(1 - 1/K)``, its fixed point. A new network
-    starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u`` up, and may drive it past
-    the point where tanh is flat, for good. Use ``warmup`` with weights above 1, above all in networks
-    without batch norm; :meth:`diagnostics` shows where training stands.
+    starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u`` up, and may drive it to
+    where tanh is flat and the loss has hardly any gradient left. Start with weight 1 and a ``warmup`` of half
+    of training; :meth:`diagnostics` shows where training stands.
 
     Args:
         warmup: Training steps over which the term is faded in.
@@ -119,11 +110,11 @@ class MACC(BatchPenalty):
         if share > 0.5:
             self._warned = True
             warnings.warn(
-                f"{share:.0%} of the logit variances are above {SATURATED:g}, where MACC has no gradient left "
-                "to bring them down; use a warm-up (`MACC(warmup=...)`), a smaller weight or a smaller "
-                "dropout rate p",
+                f"{share:.0%} of the logit variances are above {SATURATED:g}, where tanh is flat and MACC hardly "
+                "moves them; use a smaller dropout rate p, a smaller weight or a "
+                f"{'longer ' if self.warmup else ''}warm-up (`MACC(warmup=...)`)",
                 UserWarning,
-                stacklevel=_depth_of_caller(),
+                stacklevel=2,
             )
 
 
@@ -153,9 +144,11 @@ class MACCDiagnostics:
             return "MACC has hardly any gradient left: most variances are where tanh is flat."
         if abs(self.scale_slope) < 1e-6:
             return "MACC is not moving the logit scale."
-        side = "above" if float(self.gap.sum()) < 0 else "below"
-        direction = "raising" if self.scale_slope < 0 else "lowering"
-        return f"MACC is now {direction} the logit scale: certainty is {side} confidence."
+        raising = self.scale_slope < 0
+        above = float(self.gap.sum()) < 0
+        # Both mostly go together; where classes pull in different directions they need not.
+        reason = f": certainty is {'above' if above else 'below'} confidence" if raising == above else ""
+        return f"MACC is now {'raising' if raising else 'lowering'} the logit scale{reason}."
 
     def __str__(self) -> str:
         rows = [

@@ -1,9 +1,8 @@
 """Multi-class difference between confidence and accuracy (MDCA)."""
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from macc.losses._checks import Output
+from macc.losses._checks import Output, label_probs
 from macc.losses._distributed import batch_mean
 from macc.losses._terms import BatchPenalty
 
@@ -36,5 +35,4 @@ class MDCA(BatchPenalty):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """The formula."""
         logits, labels = self.checked(output, labels)
-        target = labels if labels.ndim == 2 else F.one_hot(labels, logits.shape[1])
-        return batch_mean(logits.softmax(dim=1) - target, sync=self.sync).abs().mean()
+        return batch_mean(logits.softmax(dim=1) - label_probs(labels, logits), sync=self.sync).abs().mean()

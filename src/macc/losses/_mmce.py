@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from macc.losses._checks import Output, check_number
+from macc.losses._checks import Output, check_flag, check_number
 from macc.losses._distributed import all_rows
 from macc.losses._terms import BatchPenalty
 
@@ -28,7 +28,8 @@ class MMCE(BatchPenalty):
         legacy: Divide twice, as published codes do; for the weighted form.
         width: Width of the kernel.
         warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes.
+        sync: Whether to use the batch of all processes. Their sizes are exchanged first, which waits for
+            the device once a step; the other penalties do not.
 
     Returns:
         Scalar, at least 0.
@@ -56,8 +57,8 @@ class MMCE(BatchPenalty):
         sync: bool = True,
     ) -> None:
         super().__init__(warmup=warmup, sync=sync)
-        self.weighted = bool(weighted)
-        self.legacy = bool(legacy)
+        self.weighted = check_flag("weighted", weighted)
+        self.legacy = check_flag("legacy", legacy)
         self.width = check_number("width", width, low=1e-6)
         if legacy and not weighted:
             raise ValueError("`legacy` belongs to the weighted form; leave it out with weighted=False")

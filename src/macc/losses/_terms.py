@@ -12,15 +12,15 @@ import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Container, Iterator, Sequence
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from macc.heads import LogitMoments
-from macc.losses._checks import Output, check_labels, check_logits, check_number
+from macc.losses._checks import Output, check_flag, check_labels, check_logits, check_number
 
 MAX_TEXT = 1000
 
@@ -39,13 +39,18 @@ class _Term(_Summand, nn.Module, ABC):
     """A named loss with keyword-only knobs; subclasses give :meth:`measure`."""
 
     label: ClassVar[str]
-    """The paper's name, for tables."""
+    """The paper's name, for tables; the name of the class unless it says otherwise."""
     soft_targets: ClassVar[bool] = False
     """Whether the formula allows class probabilities as labels."""
     needs_variance: ClassVar[bool] = False
     """Whether the formula reads the variance of the logits, so that the model needs an MC-dropout head."""
     shown: ClassVar[tuple[str, ...]] = ()
     """Knobs that are printed even at their default."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "label" not in vars(cls):
+            cls.label = cls.__name__
 
     @abstractmethod
     def measure(self, output: Output, labels: Tensor) -> Tensor:
@@ -59,7 +64,7 @@ class _Term(_Summand, nn.Module, ABC):
     def __repr__(self) -> str:
         knobs = []
         for name, knob in inspect.signature(type(self)).parameters.items():
-            own = getattr(self, name)
+            own = getattr(self, name, knob.default)
             if name in self.shown or (own is not knob.default and own != knob.default):
                 knobs.append(f"{name}={_literal(own)}")
         return type(self).__name__ + (f"({', '.join(knobs)})" if knobs else "")
@@ -72,19 +77,15 @@ class Task(_Term):
     complete criterion.
 
     Args:
-        weight: A weight per class, ``(K,)``; the batch mean is then weighted by the weight of each
-            sample's class, as in ``nn.CrossEntropyLoss``.
+        weight: A weight per class, ``(K,)``; the batch mean then counts each sample by the weight of its
+            class, as ``nn.CrossEntropyLoss`` does for class indices.
     """
 
     weight: Tensor | None
 
     def __init__(self, *, weight: Tensor | Sequence[float] | None = None) -> None:
         super().__init__()
-        if weight is not None:
-            weight = torch.as_tensor(weight, dtype=torch.float32).detach().clone()
-            if weight.ndim != 1 or not bool(((weight >= 0) & weight.isfinite()).all()):
-                raise ValueError("`weight` must be one finite, non-negative number per class")
-        self.register_buffer("weight", weight)
+        self.register_buffer("weight", None if weight is None else _class_weight(weight))
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
         """The task loss of a batch.
@@ -114,23 +115,33 @@ class Task(_Term):
         """Whether the loss needs a model with an MC-dropout head: a task reads the mean logits only."""
         return self.needs_variance
 
-    def class_weight(self, logits: Tensor) -> Tensor | None:
-        """The class weights in the type of the logits."""
+    def weighted_mean(self, values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+        """Mean of ``(N,)`` values, each counted by the weight of its class, or of its soft label's classes."""
         if self.weight is None:
-            return None
-        if self.weight.shape[0] != logits.shape[1]:
-            raise ValueError(
-                f"`weight` must have one entry per class, got {len(self.weight)} for {logits.shape[1]} classes"
-            )
-        return self.weight.to(logits.dtype)
-
-    def weighted_mean(self, values: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-        """Mean of ``(N,)`` values, weighted by the class weights."""
-        weight = self.class_weight(logits)
-        if weight is None:
             return values.mean()
-        row_weight = weight[labels] if labels.ndim == 1 else labels @ weight
+        if len(self.weight) != num_classes:
+            raise ValueError(
+                f"`weight` must have one entry per class, got {len(self.weight)} for {num_classes} classes"
+            )
+        weight = self.weight.to(values.dtype)
+        row_weight = weight[labels] if labels.ndim == 1 else (labels * weight).sum(dim=1)
         return (row_weight * values).sum() / row_weight.sum()
+
+    def __mul__(self, weight: object) -> NoReturn:
+        raise ValueError(f"a task loss has weight 1, got {weight} for {self}; scale the penalties instead")
+
+    __rmul__ = __mul__
+
+
+def _class_weight(weight: Any) -> Tensor:
+    try:
+        values = torch.as_tensor(weight, dtype=torch.float32).detach().clone()
+        good = values.ndim == 1 and len(values) > 1 and bool(((values >= 0) & values.isfinite()).all())
+    except (TypeError, ValueError, RuntimeError):
+        good = False
+    if not good:
+        raise ValueError(f"`weight` must be one finite, non-negative number per class, got {weight!r}")
+    return values
 
 
 class _OwnTask(Task):
@@ -159,15 +170,16 @@ class Penalty(_Term):
     """An auxiliary term: scaled and added to a task, ``task + w * penalty``.
 
     Args:
-        warmup: Number of training steps over which the term's share rises linearly from 0 to 1. Steps are
-            counted by calls in train mode with gradients on; the counter is in the state dict.
+        warmup: Number of training steps over which the term's share rises linearly from 0 to 1. A step is a
+            call in train mode with gradients on, so accumulating gradients over ``n`` batches takes ``n``
+            steps; the counter is in the state dict.
     """
 
     step: Tensor
 
     def __init__(self, *, warmup: int = 0) -> None:
         super().__init__()
-        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        if isinstance(warmup, bool) or not isinstance(warmup, int) or not 0 <= warmup <= 10**12:
             raise ValueError(f"`warmup` must be a whole number of steps, at least 0, got {warmup!r}")
         self.warmup = warmup
         if warmup:
@@ -208,7 +220,7 @@ class BatchPenalty(Penalty):
 
     def __init__(self, *, warmup: int = 0, sync: bool = True) -> None:
         super().__init__(warmup=warmup)
-        self.sync = bool(sync)
+        self.sync = check_flag("sync", sync)
 
 
 class Weighted(_Summand, nn.Module):
@@ -261,32 +273,39 @@ class Criterion(_Summand, nn.Module):
         return total
 
     def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
-        """Each term's bare value by name, before weights and warm-up; for logging."""
+        """Each term's bare value by name, before weights and warm-up; for logging.
+
+        It computes every term again. Under ``torch.distributed`` all processes must call it, because
+        penalties made of batch statistics share them.
+        """
         values = self.task.parts(output, labels)
-        for name, weighted in self._named_penalties():
+        for name, weighted in self._named_penalties(values):
             values[name] = weighted.penalty.measure(output, labels)
         return values
 
     def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
         total, values = self.task.measured(output, labels)
-        for name, weighted in self._named_penalties():
+        for name, weighted in self._named_penalties(values):
             values[name] = weighted.penalty.measure(output, labels)
             total = total + weighted.weight * weighted.penalty.faded(values[name])
         return total, values
 
-    def _named_penalties(self) -> Iterator[tuple[str, "Weighted"]]:
-        seen = {type(self.task).__name__}
+    def _named_penalties(self, taken: Container[str]) -> Iterator[tuple[str, "Weighted"]]:
+        """Each penalty by a name that is not among those ``taken``, which may grow from one to the next."""
         for weighted in self.penalties:
             assert isinstance(weighted, Weighted)  # noqa: S101 - the constructor's own contract
             name = type(weighted.penalty).__name__
-            yield (repr(weighted.penalty) if name in seen else name), weighted
-            seen.add(name)
+            if name in taken:
+                name = repr(weighted.penalty)
+            while name in taken:
+                name += "'"
+            yield name, weighted
 
     @property
     def needs_moments(self) -> bool:
         """Whether a term reads the variance of the logits, so that the model needs an MC-dropout head."""
-        return any(weighted.penalty.needs_variance for _, weighted in self._named_penalties())
+        return any(weighted.penalty.needs_variance for _, weighted in self._named_penalties(()))
 
     @property
     def label(self) -> str:
@@ -357,20 +376,30 @@ def parse(text: str) -> Task | Criterion:
     if not isinstance(text, str):
         raise ValueError(f"a loss is read from a string, got {type(text).__name__}")
     if len(text) > MAX_TEXT:
-        raise ValueError(f"the text of a loss may have {MAX_TEXT} characters, got {len(text)}")
+        raise ValueError(
+            f"the text of a loss may have {MAX_TEXT} characters, got {len(text)}; "
+            "build one with so many class weights in Python"
+        )
     reader = _Reader(text)
+    for place, character in enumerate(text, start=1):
+        if character in "#<":
+            reason = {
+                "#": "a comment is not part of a loss",
+                "<": "a loss in <> is a module of your own: it prints but is not read back; build it in Python",
+            }[character]
+            raise ValueError(reader.message(place, reason))
     try:
-        result = reader.read(ast.parse(reader.source, mode="eval").body)
-    except SyntaxError as error:
-        if "<" in text:
-            reason = (
-                "a loss in <> is a module of your own: it prints but is not read back; build it in Python"
-            )
-            raise ValueError(reader.message(text.index("<") + 1, reason)) from None
+        tree = ast.parse(reader.source, mode="eval")
+    except (SyntaxError, ValueError) as error:
         # Where the text ends too soon, Python points at the line after it.
-        place = error.offset if error.lineno == 1 and error.offset else len(reader.source) + 1
+        found = getattr(error, "offset", None) if getattr(error, "lineno", None) == 1 else None
+        place = found or len(reader.source) + 1
         raise ValueError(reader.message(place + reader.offset, "this is not a sum of losses")) from None
-    except (RecursionError, MemoryError, OverflowError):
+    except (RecursionError, MemoryError):
+        raise ValueError(reader.message(1, "it is nested too deeply")) from None
+    try:
+        result = reader.read(tree.body)
+    except RecursionError:
         raise ValueError(reader.message(1, "it is nested too deeply")) from None
     if isinstance(result, Task | Criterion):
         return result
@@ -437,20 +466,24 @@ class _Reader:
                     f"{name} has no knob {keyword.arg!r}{self.nearest(keyword.arg, self.knobs(cls))}; "
                     f"it has {', '.join(self.knobs(cls))}",
                 )
+            if keyword.arg in values:
+                raise self.error(keyword.value, f"{name} is given {keyword.arg!r} twice")
             values[keyword.arg] = self.literal(keyword.value)
         return self.guard(node, cls, **values)
 
     def loss_class(self, node: ast.expr, name: str) -> type[_Term]:
         known = _known()
         if name not in known:
-            cure = self.nearest(name, list(known)) or f"; there are {', '.join(sorted(known))}"
+            short = {loss.label: real for real, loss in known.items()} | {"CE": "CrossEntropy"}
+            cure = f"; did you mean {short[name]!r}?" if name in short else self.nearest(name, list(known))
+            cure = cure or f"; there are {', '.join(sorted(known))}"
             raise self.error(node, f"no loss is called {name!r}{cure}")
         return known[name]
 
     def literal(self, node: ast.expr) -> Any:
         try:
             value = ast.literal_eval(node)
-        except ValueError:
+        except (ValueError, TypeError):
             reason = "expected a number, a quoted word, True, False, None or a list of numbers"
             raise self.error(node, reason) from None
         if isinstance(value, float) and not math.isfinite(value):

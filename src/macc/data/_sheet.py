@@ -1,0 +1,122 @@
+"""A contact sheet: what the images of a set look like, class by class and shift by shift."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from macc.data._splits import Splits
+
+GAP = 4
+MARGIN = 20
+WIDEST_LABEL = 180
+ROWS = 20
+MOST_CLASSES = 100
+INK, FAINT = (32, 32, 32), (120, 120, 120)
+
+
+def write_sheet(splits: Splits, path: Path) -> None:
+    """Draw training images of every class, and the shifted test sets, into a PNG file.
+
+    The file gets its name when it is complete.
+    """
+    if splits.kind != "image":
+        raise ValueError(f"{splits.name} holds {splits.kind}, not images; there is nothing to draw")
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"the contact sheet is a PNG file; call it {path.with_suffix('.png')}, not {path}")
+    sheet = draw_sheet(splits)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".png", delete=False) as file:
+            try:
+                sheet.save(file, format="PNG")
+                file.flush()
+                os.fsync(file.fileno())
+                # A temporary file is closed to other users; the sheet is like any file of this user's.
+                Path(file.name).chmod(0o666 & ~_umask())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    # The only way to read it is to set it.
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
+
+
+def draw_sheet(splits: Splits) -> Any:
+    """The sheet as a Pillow image."""
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError:
+        raise ValueError("drawing images needs Pillow: pip install 'macc-torch[data]'") from None
+    image_side = max(splits.shape[1:])
+    # Small images in whole pixels, large ones small enough to see many.
+    tile = image_side * max(1, round(56 / image_side)) if image_side <= 80 else 96
+    shown = min(splits.num_classes, MOST_CLASSES)
+    blocks = -(-shown // ROWS)
+    per_class = max(4, (12 if tile < 80 else 8) // blocks)
+    rows = min(shown, ROWS)
+    title, text, small = (ImageFont.load_default(size) for size in (20, 14, 12))
+    shifts = {"test": splits.test, **splits.shifts} if splits.shifts else {}
+    names = [*splits.classes[:shown], *shifts]
+    label_width = min(WIDEST_LABEL, 16 + max(int(text.getlength(name)) for name in names))
+    block_width = label_width + per_class * (tile + GAP) + MARGIN
+    per_shift = (blocks * block_width - label_width - MARGIN) // (tile + GAP)
+    shift_top = MARGIN + 52 + rows * (tile + GAP) + 20
+    height = shift_top + 24 + len(shifts) * (tile + GAP) if shifts else shift_top - 20
+    image = Image.new("RGB", (MARGIN + max(blocks * block_width, 460), height + MARGIN - GAP), "white")
+    draw = ImageDraw.Draw(image)
+
+    def label(left: int, top: int, words: str) -> None:
+        while text.getlength(words) > label_width - 12 and len(words) > 1:
+            words = words.removesuffix("...")[:-1] + "..."
+        draw.text((left, top + tile // 2), words, fill=INK, font=text, anchor="lm")
+
+    def tiles(left: int, top: int, pictures: Tensor) -> None:
+        for k, pixels in enumerate(pictures):
+            image.paste(_tile(pixels, tile), (left + label_width + k * (tile + GAP), top))
+
+    side = " by ".join(str(n) for n in splits.shape[1:])
+    colour = "grey" if splits.shape[0] == 1 else "colour"
+    draw.text((MARGIN, MARGIN), splits.name, fill=INK, font=title, anchor="lt")
+    all_or_some = f"{shown} of {splits.num_classes}" if shown < splits.num_classes else f"{shown}"
+    words = f"Training images of {all_or_some} classes, {side} pixels, {colour}"
+    draw.text((MARGIN, MARGIN + 28), words, fill=FAINT, font=small, anchor="lt")
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(splits.train), generator=generator)
+    labels = splits.train.labels[order]
+    for k in range(shown):
+        left = MARGIN + (k // ROWS) * block_width
+        top = MARGIN + 52 + (k % ROWS) * (tile + GAP)
+        label(left, top, splits.classes[k])
+        tiles(left, top, splits.train.inputs.index_select(0, order[labels == k][:per_class]))
+    if shifts:
+        draw.text(
+            (MARGIN, shift_top), "The same test images under each shift", fill=FAINT, font=small, anchor="lt"
+        )
+    for k, (name, part) in enumerate(shifts.items()):
+        top = shift_top + 24 + k * (tile + GAP)
+        label(MARGIN, top, name)
+        tiles(MARGIN, top, part.inputs[:per_shift])
+    return image
+
+
+def _tile(pixels: Tensor, side: int) -> Any:
+    from PIL import Image, ImageOps
+
+    values = pixels if pixels.dtype == torch.uint8 else pixels.mul(255).round().to(torch.uint8)
+    array = values.permute(1, 2, 0).numpy()
+    picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array).convert("RGB")
+    larger = max(picture.size) <= side
+    scaled = ImageOps.contain(
+        picture, (side, side), Image.Resampling.NEAREST if larger else Image.Resampling.BILINEAR
+    )
+    return ImageOps.pad(scaled, (side, side), color="white")

@@ -1,0 +1,177 @@
+"""What the command line prints about data sets."""
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+
+import rich.box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+from macc.data._datasets import Dataset, known, load
+from macc.data._files import data_root
+from macc.data._sheet import write_sheet
+from macc.data._splits import Splits
+from macc.data.folder import folder
+
+# More classes than this are shown by their extremes.
+MOST_ROWS = 30
+
+
+def terminal() -> Console:
+    """Standard output; wide enough for a table where it is a file or a pipe."""
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def listing(root: str | PathLike[str] | None) -> RenderableType:
+    """Every data set: what it is, whether it is here, and how to get it."""
+    # Without lines: all of it then fits into 80 columns.
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("inputs", no_wrap=True)
+    table.add_column("classes", justify="right", no_wrap=True)
+    table.add_column("train/val/test", justify="right", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    table.add_column("licence", overflow="fold")
+    # What needs no file first, a user's own last.
+    for name, one in sorted(
+        known().items(), key=lambda item: (item[1].needs_path, item[1].sources is not None, item[0])
+    ):
+        table.add_row(
+            f"{name}:PATH" if one.needs_path else name,
+            one.kind or "any",
+            "any" if one.num_classes is None or name == "synthetic" else str(one.num_classes),
+            "any" if one.sizes is None or name == "synthetic" else "/".join(str(n) for n in one.sizes),
+            _status(one, root),
+            one.licence,
+        )
+    return Group(
+        table,
+        "",
+        "`macc data prepare NAME` gets a missing set and checks it; `macc data show NAME` looks at one.",
+        f"Files are looked for in {data_root(root)}; say otherwise with --data or $MACC_DATA.",
+    )
+
+
+def _status(one: Dataset[...], root: str | PathLike[str] | None) -> str:
+    if one.needs_path:
+        return "your files"
+    if one.sources is None:
+        return "embedded"
+    folder = data_root(root)
+    if not one.sources.missing(folder):
+        return "present"
+    if all((folder / wanted.name).is_file() for wanted in one.sources.downloads):
+        return "present, packed"
+    size = sum(wanted.megabytes for wanted in one.sources.downloads)
+    return f"missing, {size} MB"
+
+
+def read(name: str, *, root: str | PathLike[str] | None, verify: bool, size: int | None) -> Splits:
+    """A set by its name; ``size`` belongs to image folders alone."""
+    if size is None:
+        return load(name, root=root, verify=verify)
+    head, _, path = name.partition(":")
+    if head != "folder" or not path:
+        raise ValueError(
+            f"--size is for folder:PATH, whose images may have any size; leave it out for {name}"
+        )
+    return folder(Path(path) if root is None else Path(root) / path, size=size)
+
+
+def sheet(splits: Splits, output: Path | None) -> str:
+    """Draw the contact sheet, where there are images; one line that says where it is."""
+    if splits.kind != "image" and output is None:
+        return f"no contact sheet: the inputs are {splits.kind}"
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in splits.name)
+    path = Path(f"{safe}-sheet.png") if output is None else output
+    write_sheet(splits, path)
+    return f"contact sheet    {path}"
+
+
+def ready(name: str, splits: Splits, *, root: str | PathLike[str] | None, verify: bool) -> str:
+    """One line after preparing."""
+    one = known()[name.partition(":")[0]]
+    sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
+    if one.sources is not None:
+        checked = "checksums match" if verify else "checksums not compared"
+        return f"{name} is ready in {data_root(root) / one.sources.folder}: {sizes}; {checked}"
+    if one.needs_path:
+        return f"{name} is ready: {sizes}"
+    return f"{name} is embedded, there is nothing to prepare: {sizes}"
+
+
+def description(splits: Splits) -> RenderableType:
+    """Counts of every class in every split, the imbalance, and how inputs are prepared."""
+    table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("class", no_wrap=True, max_width=40)
+    counts = {name: found.tolist() for name, found in splits.counts().items() if name not in splits.shifts}
+    for name in counts:
+        table.add_column(name, justify="right")
+    for k in _rows(splits):
+        if k is None:
+            table.add_row("…", *("…" for _ in counts))
+        else:
+            table.add_row(splits.classes[k], *(str(found[k]) for found in counts.values()))
+    table.add_section()
+    table.add_row("all", *(str(sum(found)) for found in counts.values()))
+    shape = " × ".join(str(n) for n in splits.shape)
+    lines: list[RenderableType] = [
+        f"{splits.name}: {splits.num_classes} classes, each input {shape} ({splits.kind})",
+        table,
+        "",
+        f"imbalance factor {_imbalance(splits)}",
+        f"normalisation    {_normalisation(splits)}",
+        f"augmentation     {_augmentation(splits)}",
+    ]
+    if splits.shifts:
+        lines.append(f"shifts           {_shifts(splits)}")
+    return Group(*lines)
+
+
+def _rows(splits: Splits) -> Iterable[int | None]:
+    if splits.num_classes <= MOST_ROWS:
+        return range(splits.num_classes)
+    order = splits.train.counts(splits.num_classes).argsort(descending=True, stable=True).tolist()
+    return [*order[:10], None, *order[-10:]]
+
+
+def _imbalance(splits: Splits) -> str:
+    empty = int((splits.train.counts(splits.num_classes) == 0).sum())
+    if empty:
+        return f"infinite ({empty} {'classes have' if empty > 1 else 'class has'} no training sample)"
+    return f"{splits.imbalance_factor():.2f} (largest to smallest training class)"
+
+
+def _normalisation(splits: Splits) -> str:
+    found = splits.normalisation
+    if found is None:
+        return "none"
+    if splits.kind == "features":
+        return "each feature by its mean and standard deviation in training"
+    mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.std))
+    return f"mean {mean}, standard deviation {std}"
+
+
+def _augmentation(splits: Splits) -> str:
+    found = splits.augmentation
+    if found is None:
+        return "none"
+    parts = [
+        f"crop after {found.pad} pixels of padding" if found.pad else "",
+        "mirror" if found.flip else "",
+        "quarter turns" if found.rotate else "",
+    ]
+    return ", ".join(part for part in parts if part) or "none"
+
+
+def _shifts(splits: Splits) -> str:
+    """Levels of one shift together: ``noise 1-5``."""
+    levels: dict[str, list[str]] = {}
+    for name in splits.shifts:
+        head, _, level = name.rpartition("-")
+        levels.setdefault(head if head and level.isdigit() else name, []).append(level)
+    return ", ".join(
+        name if name in splits.shifts else f"{name} {found[0]}-{found[-1]}" for name, found in levels.items()
+    )
