@@ -212,3 +212,13 @@ def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
         repeated = np.repeat(probs, row, axis=0), np.repeat(labels, row)
         for name, values in resampled.items():
             assert values[r].item() == pytest.approx(getattr(metrics, name)(*repeated), abs=1e-12), name
+
+
+def test_smooth_errors_from_a_table_are_those_of_bisection():
+    from macc.metrics._calibration_errors import smooth_error
+    from macc.metrics._resampling import _smooth_errors
+
+    rows = torch.randn(50, 512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows *= torch.logspace(-5, -2.5, 50, dtype=torch.float64)[:, None]
+
+    np.testing.assert_allclose(_smooth_errors(rows), smooth_error(rows), rtol=2e-3)

@@ -3,6 +3,8 @@
 import gc
 import json
 import math
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -16,6 +18,7 @@ from macc import data, losses, training
 from macc.data import Part, Splits
 from macc.training import engine, frozen, optimisation, selection
 from macc.training import recipe as recipes
+from macc.training._bf16 import ensure_bf16_runs
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +167,26 @@ def test_every_optimiser_learns(tmp_path, name):
     assert run.metrics["test"]["accuracy"]["value"] > 0.6
 
 
+@pytest.fixture
+def bf16():
+    try:
+        ensure_bf16_runs()
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def test_bf16_in_a_process_of_its_own(tmp_path):
+    """On a machine that names matrix tiles and does not execute them, too."""
+    command = ["train", "digits", "--scale", "smoke", "--set", "precision=bf16", "--out", str(tmp_path)]
+    result = subprocess.run(
+        [sys.executable, "-m", "macc", *command], capture_output=True, text=True, timeout=120
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert "cpu, bf16" in result.stdout or torch.accelerator.is_available()
+
+
+@pytest.mark.usefixtures("bf16")
 def test_bf16_trains_and_predicts_in_float32(tmp_path):
     run, model = trained(own_recipe(precision="bf16", loss="CrossEntropy + MACC"), out=tmp_path)
     logits, _ = run.predictions("test")
@@ -174,6 +197,7 @@ def test_bf16_trains_and_predicts_in_float32(tmp_path):
     assert next(model.parameters()).dtype == torch.float32
 
 
+@pytest.mark.usefixtures("bf16")
 def test_recipes_of_different_precision_train_in_one_process(tmp_path):
     for precision in ("bf16", "fp32", "bf16"):
         run, _ = trained(own_recipe(precision=precision, epochs=1), out=tmp_path)

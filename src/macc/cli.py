@@ -3,15 +3,21 @@
 Nothing heavy is imported here: ``macc --help`` answers without torch.
 """
 
+import io
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import macc
+
+if TYPE_CHECKING:
+    from macc.metrics._files import Loaded
 
 app = typer.Typer(
     name="macc",
@@ -236,6 +242,195 @@ def data_show(
     typer.echo(_show.sheet(splits, output))
 
 
+_File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy or .csv.", show_default=False)]
+_Labels = Annotated[
+    Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
+]
+_Logits = Annotated[bool, typer.Option("--logits", help="The scores of an .npy or .csv are logits.")]
+_LabelColumn = Annotated[str, typer.Option(help="The column of labels in a .csv.")]
+_Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
+_Bins = Annotated[int, typer.Option(help="Number of bins.")]
+_Confidence = Annotated[float, typer.Option(help="Level of the intervals.")]
+_Json = Annotated[Path | None, typer.Option(help="Also write the numbers to this file.", show_default=False)]
+
+
+@app.command()
+def evaluate(
+    file: _File,
+    labels: _Labels = None,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    bins: _Bins = 15,
+    confidence: _Confidence = 0.95,
+    json: _Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw a reliability diagram (.png, .pdf, .svg).", show_default=False)
+    ] = None,
+) -> None:
+    """Measure how calibrated predictions are, every number with an interval.
+
+    An .npz has the keys `labels` and `probs` or `logits`; a .csv the column `label` and one for each
+    class, or `label,prob` for two classes. An .npy needs a second one with the labels.
+    """
+    from macc.metrics._files import write_whole
+
+    if plot is not None:
+        kind = plot.suffix.lower().removeprefix(".")
+        if kind not in ("png", "pdf", "svg"):
+            raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
+    loaded = _load(file, labels, logits, label_column)
+    with _progress("measuring") as on_progress:
+        report = macc.evaluate(
+            loaded.scores,
+            loaded.labels,
+            classes=loaded.classes,
+            bins=bins,
+            confidence=confidence,
+            from_logits=loaded.from_logits,
+            normalise=normalise,
+            on_progress=on_progress,
+        )
+    if json is not None:
+        with write_whole(json) as output:
+            output.write(report.to_json().encode() + b"\n")
+    if plot is not None:
+        from macc.report.figures import reliability_diagram
+
+        figure = reliability_diagram(report)
+        with write_whole(plot) as output:
+            figure.savefig(output, format=kind, dpi=150)
+    typer.echo(str(report))
+
+
+@app.command()
+def check(
+    file: _File,
+    labels: _Labels = None,
+    max_ece: Annotated[float | None, typer.Option(help="Largest ECE, as a share: 0.02 is 2 %.")] = None,
+    max_sce: Annotated[float | None, typer.Option(help="Largest SCE.")] = None,
+    max_mce: Annotated[float | None, typer.Option(help="Largest MCE.")] = None,
+    max_smooth_ece: Annotated[float | None, typer.Option(help="Largest smooth ECE.")] = None,
+    max_nll: Annotated[float | None, typer.Option(help="Largest NLL.")] = None,
+    max_brier: Annotated[float | None, typer.Option(help="Largest Brier score.")] = None,
+    confidence: _Confidence = 0.95,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    bins: _Bins = 15,
+) -> None:
+    """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
+
+    Made for pipelines: the last line says why.
+    """
+    from macc.metrics._limits import broken_limits, kept_limits
+
+    given = {
+        "ece": max_ece,
+        "sce": max_sce,
+        "mce": max_mce,
+        "smooth_ece": max_smooth_ece,
+        "nll": max_nll,
+        "brier": max_brier,
+    }
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    if not limits:
+        raise ValueError("give at least one limit to check, such as --max-ece 0.02")
+    for name, limit in limits.items():
+        if not limit > 0:
+            raise ValueError(f"--max-{name.replace('_', '-')} must be above 0, got {limit:g}")
+    loaded = _load(file, labels, logits, label_column)
+    with _progress("measuring") as on_progress:
+        report = macc.evaluate(
+            loaded.scores,
+            loaded.labels,
+            metrics=limits,
+            bins=bins,
+            confidence=confidence,
+            from_logits=loaded.from_logits,
+            normalise=normalise,
+            on_progress=on_progress,
+        )
+    for line in kept_limits(report, limits):
+        typer.echo(line)
+    broken = broken_limits(report, limits)
+    if broken:
+        typer.echo("; ".join(broken))
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    a: Annotated[
+        Path, typer.Argument(help="Predictions of model A: .npz, .npy or .csv.", show_default=False)
+    ],
+    b: Annotated[
+        Path, typer.Argument(help="Predictions of model B on the same samples.", show_default=False)
+    ],
+    labels: _Labels = None,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    bins: _Bins = 15,
+    confidence: _Confidence = 0.95,
+    json: _Json = None,
+) -> None:
+    """Show the difference of each metric between two models on the same samples, with paired intervals."""
+    from macc import metrics
+    from macc.metrics._files import same_samples, write_whole
+
+    one, two = (_load(file, labels, logits, label_column) for file in (a, b))
+    same_samples(a, one, b, two)
+    both_logits = one.from_logits and two.from_logits
+    scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
+    with _progress("comparing") as on_progress:
+        result = metrics.compare(
+            *scores,
+            one.labels,
+            bins=bins,
+            confidence=confidence,
+            from_logits=both_logits,
+            normalise=normalise,
+            on_progress=on_progress,
+        )
+    if json is not None:
+        with write_whole(json) as output:
+            output.write(result.to_json().encode() + b"\n")
+    typer.echo(f"A  {a}\nB  {b}\n\n{result}")
+
+
+def _load(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Loaded":
+    from macc.metrics._files import load_predictions
+
+    return load_predictions(file, labels, logits=logits, label_column=label_column)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, once the work has lasted a second, gone when it is done."""
+    import time
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True)
+    task = bar.add_task(what, total=1.0)
+    began = time.monotonic()
+
+    def on_progress(share: float) -> None:
+        bar.update(task, completed=share)
+        if console.is_terminal and not bar.live.is_started and time.monotonic() - began > 1:
+            bar.start()
+
+    try:
+        yield on_progress
+    finally:
+        # Stopping a bar that never showed would print an empty line.
+        if bar.live.is_started:
+            bar.stop()
+
+
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     typer.echo(f"macc: warning: {message}", err=True)
 
@@ -243,6 +438,10 @@ def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
 def main() -> None:
     """Run the command line; a user's error is one line on standard error and exit code 2."""
     warnings.showwarning = _print_warning
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character should show the rest.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except ValueError as error:

@@ -441,8 +441,8 @@ def residuals_on_grid(confidence: Tensor, residuals: Tensor, cells: int = _GRID)
     return sums
 
 
-def smooth_error(residuals: Tensor, steps: int = 24) -> Tensor:
-    """Solve for the smooth error of each row of mean residuals ``(R, cells)``, by ``steps`` bisections.
+def smooth_error(residuals: Tensor) -> Tensor:
+    """Solve for the smooth error of each row of mean residuals ``(R, cells)``, by bisection.
 
     A Gaussian reflected at both ends is one on the circle that the row and its mirror image close.
     """
@@ -451,7 +451,7 @@ def smooth_error(residuals: Tensor, steps: int = 24) -> Tensor:
     frequency = math.pi * torch.arange(spectrum.shape[-1], dtype=residuals.dtype, device=residuals.device)
     low = residuals.new_zeros(len(residuals))
     high = torch.ones_like(low)
-    for _ in range(steps):
+    for _ in range(24):
         middle = (low + high) / 2
         damped = spectrum * torch.exp(-((frequency * middle[:, None]) ** 2) / 2)
         smoothed = torch.fft.irfft(damped, n=mirrored.shape[-1])[:, : residuals.shape[-1]]

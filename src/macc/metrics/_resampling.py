@@ -46,9 +46,10 @@ _GROUPS = 4096
 # Labels drawn from the probabilities: as many sets as resamples while they are cheap.
 _NULL_LABELS = 10_000_000
 _FEWEST_NULL_DRAWS = 200
-# Resampled smooth errors need less precision than the one they are about.
+# Resampled smooth errors need less precision than the one they are about: fewer cells, and
+# bandwidths from a table of 129, each 7 % wider than the last.
 _GRID = 512
-_STEPS = 16
+_HALVINGS = 7
 # Beyond this many ranks, resampled areas under the ROC curve are linear in the counts.
 _RANKED_ELEMENTS = 300_000_000
 
@@ -414,9 +415,7 @@ def _smooth_ece(top: TopLabels, resampling: Resampling) -> Unbinned:
     value = float(smooth_error(residuals_on_grid(top.confidence, residual) / resampling.num_samples))
     noise, null = _noise(top, resampling, on_grid)
     seen = on_grid(residual)[0] / resampling.num_samples
-    return Unbinned(
-        value, smooth_error(noise, _STEPS), smooth_error(null, _STEPS), _smooth_slope(seen, value, noise)
-    )
+    return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), _smooth_slope(seen, value, noise))
 
 
 def _ks_error(top: TopLabels, resampling: Resampling) -> Unbinned:
@@ -450,6 +449,29 @@ class Debiased:
         """That of the plain form, less what debiasing took away."""
         least, most = self.plain.deviation()
         return Deviation(*(part + self.value - self.plain.value for part in (least, most)))
+
+
+def _smooth_errors(residuals: Tensor) -> Tensor:
+    """:func:`smooth_error` of many rows ``(R, cells)``: bisection in a table, then interpolation."""
+    cells = residuals.shape[1]
+    spectrum = torch.fft.rfft(torch.cat([residuals, residuals.flip(-1)], dim=-1))
+    bandwidths = torch.logspace(-4, 0, 2**_HALVINGS + 1, dtype=torch.float64)
+    frequency = math.pi * torch.arange(cells + 1, dtype=torch.float64)
+    # Below e^-40 nothing is left, and numbers too small for normal arithmetic are slow.
+    table = torch.exp((-((frequency * bandwidths[:, None]) ** 2) / 2).clamp(min=-40))
+    low = torch.zeros(len(residuals), dtype=torch.int64)
+    high = torch.full_like(low, 2**_HALVINGS)
+    above = torch.zeros(len(residuals), dtype=torch.float64)
+    below = -torch.ones_like(above)
+    for _ in range(_HALVINGS):
+        middle = (low + high) // 2
+        smoothed = torch.fft.irfft(spectrum * table[middle], n=2 * cells)[:, :cells]
+        excess = smoothed.abs().sum(1) - bandwidths[middle]
+        too_narrow = excess > 0
+        low, high = torch.where(too_narrow, middle, low), torch.where(too_narrow, high, middle)
+        above, below = torch.where(too_narrow, excess, above), torch.where(too_narrow, below, excess)
+    share = above / (above - below)
+    return bandwidths[low] + share * (bandwidths[high] - bandwidths[low])
 
 
 def _smooth_slope(residuals: Tensor, bandwidth: float, noise: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """bf16 on a processor that names matrix tiles it does not execute, as some virtual machines do."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -46,6 +47,7 @@ def _illegal() -> bool:
     if child == 0:
         code = 1
         try:
+            faulthandler.disable()  # dying is what the child is for
             torch.set_num_threads(1)
             with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
                 F.linear(torch.zeros(128, 64), torch.zeros(64, 64))

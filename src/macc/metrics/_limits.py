@@ -1,0 +1,59 @@
+"""Limits that predictions have to keep, for pipelines that stop when they do not."""
+
+from collections.abc import Mapping
+
+from macc.metrics._report import Report
+from macc.metrics._tables import named, number, thousands
+
+
+def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
+    """Say, for every metric whose *upper* bound exceeds its limit, why it does; nothing when all are kept.
+
+    Args:
+        report: The measured metrics, lower being better.
+        limits: The largest value allowed for each.
+
+    Returns:
+        One sentence for each broken limit.
+    """
+    reasons = []
+    for name, limit in limits.items():
+        estimate = report[name]
+        if estimate.high <= limit:
+            continue
+        value, high = (_write(v, name, report) for v in (estimate.value, estimate.high))
+        level = f"{100 * report.confidence:g} %"
+        if estimate.value <= limit:
+            reasons.append(
+                f"too few samples to tell: {_label(name)} {value} is within the limit of {_plain(limit, name)}, "
+                f"but from {thousands(report.num_samples)} samples the {level} interval reaches {high}"
+            )
+        else:
+            low = _write(estimate.low, name, report)
+            reasons.append(
+                f"{_label(name)} {value} is above the limit of {_plain(limit, name)} ({level} interval {low} to {high})"
+            )
+    return reasons
+
+
+def kept_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
+    """One line for each limit that is kept."""
+    return [
+        f"{_label(name)} {_write(report[name].value, name, report)}, "
+        f"at most {_write(report[name].high, name, report)}, "
+        f"is within the limit of {_plain(limit, name)}"
+        for name, limit in limits.items()
+        if report[name].high <= limit
+    ]
+
+
+def _label(name: str) -> str:
+    return named(name)[0].strip()
+
+
+def _write(value: float, name: str, report: Report) -> str:
+    return number(value, named(name)[1], report[name].high - report[name].low, suffix=True)
+
+
+def _plain(limit: float, name: str) -> str:
+    return f"{100 * limit:g} %" if named(name)[1] == "%" else f"{limit:g}"
