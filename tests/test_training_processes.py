@@ -23,7 +23,7 @@ pytestmark = [
 ]
 # Sampled masks differ from process to process by design; the closed form has none, so that curves can be compared.
 SETTINGS = ["--set", "head.estimator=analytic", "--set", "subset={train: 640, val: 41}"]
-TOLERANCE = 1e-5  # float32 sums in another order; seen: 1e-7
+TOLERANCE = 1e-4  # float32 sums in another order, 30 steps through batch norm; seen: 2e-6
 
 
 def command(out, *more, processes=1):

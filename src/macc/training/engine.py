@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from macc import losses, metrics
 from macc.data import Splits
 from macc.heads import LogitMoments
+from macc.training._batch_norm import share_batch_norm
 from macc.training._bf16 import ensure_bf16_runs
 from macc.training._randomness import derived_seed, generator_states, restore_generators, seed_everything
 from macc.training.optimisation import build_optimiser, learning_rate
@@ -143,7 +144,9 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
         criterion.task.weight = counts.sum() / (len(counts) * counts.float())
     criterion.to(accelerator.device)
     place(model, data, accelerator.device)
-    if processes > 1 and accelerator.device.type == "cuda":
+    if processes > 1 and accelerator.device.type == "cpu":
+        share_batch_norm(model)
+    elif processes > 1 and accelerator.device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
