@@ -1,7 +1,6 @@
 """Batch norm over the batch of all processes, on the CPU; torch has it for GPUs only."""
 
 from types import MethodType
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ def share_batch_norm(model: nn.Module) -> None:
 
 def _shared_forward(self: _BatchNorm, x: Tensor) -> Tensor:
     if not self.training:
-        return cast("Tensor", type(self).forward(self, x))
+        return type(self).forward(self, x)
     rows = x.movedim(1, -1).flatten(0, -2).float()
     mean = batch_mean(rows, sync=True)
     centred = rows - mean
