@@ -493,3 +493,24 @@ def test_focal_agrees_with_the_textbook_formula_and_gradient():
 
     torch.testing.assert_close(ours, textbook)
     torch.testing.assert_close(our_grad, theirs_grad)
+
+
+@pytest.mark.parametrize(
+    "text", ["Focal(gamma=2)", "CrossEntropy + 10*MACC(warmup=3) + 0.1*MbLS + 2*MbLS(margin=1)"]
+)
+def test_measured_is_forward_and_parts_at_once(text):
+    torch.manual_seed(0)
+    output, labels = LogitMoments(torch.randn(8, 3), torch.rand(8, 3)), torch.arange(8) % 3
+    once, twice = losses.parse(text), losses.parse(text)
+    for _ in range(4):
+        expected, parts = twice(output, labels), twice.parts(output, labels)
+        total, measured = once.measured(output, labels)
+
+        assert total == expected
+        assert measured == parts
+
+
+def test_a_criterion_knows_whether_it_needs_a_head():
+    assert losses.parse("Focal + 0.1*MbLS + MACC").needs_moments
+    assert not losses.parse("Focal + 0.1*MbLS").needs_moments
+    assert not losses.parse("Brier").needs_moments

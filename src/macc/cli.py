@@ -4,6 +4,7 @@ Nothing heavy is imported here: ``macc --help`` answers without torch.
 """
 
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+recipe_app = typer.Typer(help="The recipes that come with macc.", no_args_is_help=True)
+app.add_typer(recipe_app, name="recipe")
 
 
 def _version(wanted: bool) -> None:
@@ -53,6 +58,188 @@ def run(
     from macc.experiments import demo
 
     demo.run(seeds=seeds)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe of `macc recipe list`, or a YAML file.")],
+    loss: Annotated[
+        str | None, typer.Option(help="In place of the recipe's: 'Focal(gamma=2) + 10*MACC'.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other value: optimiser.lr=0.01."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), cpu (about an hour) or full (the paper).")
+    ] = "full",
+    out: Annotated[Path, typer.Option(help="The folder of run folders.")] = Path("runs"),
+    data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+) -> None:
+    """Train a recipe; started again, it goes on where it was stopped."""
+    from rich.console import Console
+
+    from macc import training
+    from macc.training.progress import result_text, summary
+
+    chosen = training.load(recipe, scale=scale, loss=loss, seed=seed, overrides=changes or [])
+    try:
+        run = training.fit(chosen, out=out, root=data, show=True)
+    except training.Interrupted as stopped:
+        typer.echo(f"macc: {stopped}", err=True)
+        raise typer.Exit(128 + stopped.number) from None
+    if os.environ.get("RANK", "0") == "0":
+        console = Console()
+        wide = console if console.is_terminal else Console(width=120)
+        wide.print(summary(run.metrics))
+        typer.echo(result_text(run.path))
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set whose shifted test sets to predict, as in `macc data list`."),
+    ] = None,
+    perturb: Annotated[
+        bool, typer.Option("--perturb", help="Validation logits under Gaussian noise of ten levels.")
+    ] = False,
+    moments: Annotated[
+        bool, typer.Option("--moments", help="Add mean and variance of the logits under dropout.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder for the files.")] = None,
+    root: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+) -> None:
+    """Write the logits of a finished run for more data."""
+    from macc import training
+
+    written = training.predict(
+        training.open_run(run),
+        data=data,
+        perturb=perturb,
+        moments=moments,
+        out=output,
+        root=root,
+    )
+    typer.echo("\n".join(map(str, written)))
+
+
+@app.command()
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .npz to write.")],
+    split: Annotated[str, typer.Option(help="Which of their predictions.")] = "test",
+) -> None:
+    """Average the probabilities of several runs."""
+    from macc import training
+
+    typer.echo(training.ensemble([training.open_run(run) for run in runs], output, split=split))
+
+
+@recipe_app.command("list")
+def recipe_list() -> None:
+    """The recipes that come with macc, and what each needs."""
+    from macc.training.progress import recipe_table
+
+    typer.echo(recipe_table())
+
+
+@recipe_app.command("show")
+def recipe_show(
+    name: Annotated[str, typer.Argument(help="A recipe, or a YAML file.")],
+    loss: Annotated[str | None, typer.Option(help="In place of the recipe's.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in train.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "full",
+) -> None:
+    """A recipe as it would be trained, with the source of each value."""
+    from macc import training
+
+    chosen = training.load(name, scale=scale, loss=loss, seed=seed, overrides=changes or [])
+    typer.echo(chosen.resolved().to_yaml(), nl=False)
+
+
+@recipe_app.command("schema")
+def recipe_schema() -> None:
+    """The JSON schema of a recipe file, for editors."""
+    import json
+
+    from macc.training.recipe import schema
+
+    typer.echo(json.dumps(schema(), indent=1))
+
+
+data_app = typer.Typer(
+    name="data", help="Data sets: what there is, getting it, looking at it.", no_args_is_help=True
+)
+app.add_typer(data_app)
+
+DataName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A set of `macc data list`, arrays:PATH or folder:PATH.")
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FOLDER", help="Where data files are; $MACC_DATA if not given."),
+]
+Verify = Annotated[
+    bool, typer.Option(help="Compare files with their published checksums before opening them.")
+]
+ImageSize = Annotated[
+    int | None, typer.Option(metavar="PIXELS", help="For folder:PATH: bring images to this height and width.")
+]
+
+
+@data_app.command("list")
+def data_list(data: DataFolder = None) -> None:
+    """Every data set: classes, sizes, whether it is here or how to get it, licence."""
+    from macc.data import _show
+
+    _show.terminal().print(_show.listing(data))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: DataName, data: DataFolder = None, verify: Verify = True, size: ImageSize = None
+) -> None:
+    """Download, check and unpack a set, or decode a folder of images, so that later starts are instant."""
+    from macc.data import _show
+
+    splits = _show.read(name, root=data, verify=verify, size=size)
+    typer.echo(_show.ready(name, splits, root=data, verify=verify))
+
+
+@data_app.command("show")
+def data_show(
+    name: DataName = "digits",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PNG", help="The contact sheet; SET-sheet.png if not given."),
+    ] = None,
+    data: DataFolder = None,
+    verify: Verify = True,
+    size: ImageSize = None,
+    subset: Annotated[int | None, typer.Option(metavar="N", help="Only N training samples.")] = None,
+    imbalance: Annotated[
+        float | None, typer.Option(metavar="FACTOR", help="Thin out the training classes to this imbalance.")
+    ] = None,
+    label_noise: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Make this share of the training labels wrong.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the three options above.")] = 0,
+) -> None:
+    """Print class counts and the imbalance factor, and draw a contact sheet of the images."""
+    from macc.data import _show
+
+    splits = _show.read(name, root=data, verify=verify, size=size)
+    splits = splits if subset is None else splits.subset(train=subset, seed=seed)
+    splits = splits if imbalance is None else splits.make_imbalanced(imbalance, seed=seed)
+    splits = splits if label_noise is None else splits.with_label_noise(label_noise, seed=seed)
+    _show.terminal().print(_show.description(splits))
+    typer.echo(_show.sheet(splits, output))
 
 
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy or .csv.", show_default=False)]
@@ -244,75 +431,6 @@ def _progress(what: str) -> Iterator[Callable[[float], None]]:
             bar.stop()
 
 
-data_app = typer.Typer(
-    name="data", help="Data sets: what there is, getting it, looking at it.", no_args_is_help=True
-)
-app.add_typer(data_app)
-
-DataName = Annotated[
-    str, typer.Argument(metavar="NAME", help="A set of `macc data list`, arrays:PATH or folder:PATH.")
-]
-DataFolder = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Where data files are; $MACC_DATA if not given."),
-]
-Verify = Annotated[
-    bool, typer.Option(help="Compare files with their published checksums before opening them.")
-]
-ImageSize = Annotated[
-    int | None, typer.Option(metavar="PIXELS", help="For folder:PATH: bring images to this height and width.")
-]
-
-
-@data_app.command("list")
-def data_list(data: DataFolder = None) -> None:
-    """Every data set: classes, sizes, whether it is here or how to get it, licence."""
-    from macc.data import _show
-
-    _show.terminal().print(_show.listing(data))
-
-
-@data_app.command("prepare")
-def data_prepare(
-    name: DataName, data: DataFolder = None, verify: Verify = True, size: ImageSize = None
-) -> None:
-    """Download, check and unpack a set, or decode a folder of images, so that later starts are instant."""
-    from macc.data import _show
-
-    splits = _show.read(name, root=data, verify=verify, size=size)
-    typer.echo(_show.ready(name, splits, root=data, verify=verify))
-
-
-@data_app.command("show")
-def data_show(
-    name: DataName = "digits",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="PNG", help="The contact sheet; SET-sheet.png if not given."),
-    ] = None,
-    data: DataFolder = None,
-    verify: Verify = True,
-    size: ImageSize = None,
-    subset: Annotated[int | None, typer.Option(metavar="N", help="Only N training samples.")] = None,
-    imbalance: Annotated[
-        float | None, typer.Option(metavar="FACTOR", help="Thin out the training classes to this imbalance.")
-    ] = None,
-    label_noise: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Make this share of the training labels wrong.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the three options above.")] = 0,
-) -> None:
-    """Print class counts and the imbalance factor, and draw a contact sheet of the images."""
-    from macc.data import _show
-
-    splits = _show.read(name, root=data, verify=verify, size=size)
-    splits = splits if subset is None else splits.subset(train=subset, seed=seed)
-    splits = splits if imbalance is None else splits.make_imbalanced(imbalance, seed=seed)
-    splits = splits if label_noise is None else splits.with_label_noise(label_noise, seed=seed)
-    _show.terminal().print(_show.description(splits))
-    typer.echo(_show.sheet(splits, output))
-
-
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     typer.echo(f"macc: warning: {message}", err=True)
 
@@ -327,5 +445,6 @@ def main() -> None:
     try:
         app()
     except ValueError as error:
-        typer.echo(f"macc: {error}", err=True)
+        rank = os.environ.get("RANK", "0")
+        typer.echo(f"macc: {error}" if rank == "0" else f"macc: process {rank}: {error}", err=True)
         sys.exit(2)

@@ -144,6 +144,8 @@ class Batches:
         normalisation: Applied last; without one, uint8 images are scaled to ``[0, 1]``.
         device: Where the batches are wanted; where the samples are, if not given.
         drop_last: Leave out a last batch that is smaller than the others.
+        rank: Which of the equal shares of every batch this process takes.
+        processes: Number of processes that share every batch; rows that do not divide among them are left out.
 
     Example:
         >>> part = Part(inputs=torch.zeros(10, 1, 8, 8, dtype=torch.uint8), labels=torch.arange(10))
@@ -161,10 +163,21 @@ class Batches:
     normalisation: Normalisation | None = None
     device: torch.device | str | None = None
     drop_last: bool = False
+    rank: int = 0
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}")
+        if not 0 <= self.rank < self.processes:
+            raise ValueError(
+                f"`rank` must lie in [0, {self.processes - 1}] for {self.processes} processes, got {self.rank}"
+            )
+        if self.batch_size % self.processes:
+            raise ValueError(
+                f"a batch of {self.batch_size} cannot be shared equally by {self.processes} processes; "
+                "choose a multiple"
+            )
         if self.generator is not None:
             _check_generator(self.generator)
         elif self.augmentation is not None:
@@ -179,9 +192,13 @@ class Batches:
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.part), self.batch_size)
-        return whole + bool(rest and not self.drop_last)
+        return whole + bool(rest >= self.processes and not self.drop_last)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.epoch()
+
+    def epoch(self, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """An epoch without its first ``skip`` batches: what is left of one that was broken off."""
         count, home = len(self.part), self.part.inputs.device
         device = home if self.device is None else torch.device(self.device)
         order = draws = None
@@ -189,8 +206,9 @@ class Batches:
             order = torch.randperm(count, generator=self.generator)
             if self.augmentation is not None:
                 draws = _Draws.draw(self.augmentation, count, self.generator)
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            cut = slice(start, min(start + self.batch_size, count))
+        for start in range(skip * self.batch_size, len(self) * self.batch_size, self.batch_size):
+            rows = min(self.batch_size, count - start) // self.processes
+            cut = slice(start + self.rank * rows, start + (self.rank + 1) * rows)
             if order is None:
                 inputs, labels = self.part.inputs[cut], self.part.labels[cut]
             else:

@@ -107,6 +107,8 @@ class Splits:
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         drop_last: bool = False,
+        rank: int = 0,
+        processes: int = 1,
     ) -> Batches:
         """Batches of one part, prepared the way this set asks for.
 
@@ -116,6 +118,8 @@ class Splits:
             generator: For training: shuffles and augments. Without one, samples come in order, unchanged.
             device: Where the batches are wanted.
             drop_last: Leave out a last batch that is smaller than the others.
+            rank: Which of the equal shares of every batch this process takes.
+            processes: Number of processes that share every batch.
 
         Example:
             >>> from macc import data
@@ -138,6 +142,8 @@ class Splits:
             normalisation=self.normalisation,
             device=device,
             drop_last=drop_last,
+            rank=rank,
+            processes=processes,
         )
 
     def subset(

@@ -52,6 +52,7 @@ class MACC(BatchPenalty):
 
     label = "MACC"
     soft_targets = True
+    needs_variance = True
 
     def __init__(self, *, warmup: int = 0, sync: bool = True) -> None:
         super().__init__(warmup=warmup, sync=sync)

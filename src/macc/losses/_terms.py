@@ -12,7 +12,7 @@ import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
@@ -42,6 +42,8 @@ class _Term(_Summand, nn.Module, ABC):
     """The paper's name, for tables; the name of the class unless it says otherwise."""
     soft_targets: ClassVar[bool] = False
     """Whether the formula allows class probabilities as labels."""
+    needs_variance: ClassVar[bool] = False
+    """Whether the formula reads the variance of the logits, so that the model needs an MC-dropout head."""
     shown: ClassVar[tuple[str, ...]] = ()
     """Knobs that are printed even at their default."""
 
@@ -102,6 +104,16 @@ class Task(_Term):
     def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
         """The value of the one term, by name."""
         return {type(self).__name__: self.measure(output, labels)}
+
+    def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and :meth:`parts`, from one computation."""
+        values = self.parts(output, labels)
+        return next(iter(values.values())), values
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether the loss needs a model with an MC-dropout head: a task reads the mean logits only."""
+        return self.needs_variance
 
     def weighted_mean(self, values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
         """Mean of ``(N,)`` values, each counted by the weight of its class, or of its soft label's classes."""
@@ -180,7 +192,10 @@ class Penalty(_Term):
             output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
             labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
         """
-        value = self.measure(output, labels)
+        return self.faded(self.measure(output, labels))
+
+    def faded(self, value: Tensor) -> Tensor:
+        """A measured value times its share of the warm-up; counts the step when training."""
         if not self.warmup:
             return value
         share = (self.step / self.warmup).clamp(max=1)
@@ -264,15 +279,33 @@ class Criterion(_Summand, nn.Module):
         penalties made of batch statistics share them.
         """
         values = self.task.parts(output, labels)
-        for weighted in self.penalties:
-            penalty = cast("Weighted", weighted).penalty
-            name = type(penalty).__name__
-            if name in values:
-                name = repr(penalty)
-            while name in values:
-                name += "'"
-            values[name] = penalty.measure(output, labels)
+        for name, weighted in self._named_penalties(values):
+            values[name] = weighted.penalty.measure(output, labels)
         return values
+
+    def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
+        total, values = self.task.measured(output, labels)
+        for name, weighted in self._named_penalties(values):
+            values[name] = weighted.penalty.measure(output, labels)
+            total = total + weighted.weight * weighted.penalty.faded(values[name])
+        return total, values
+
+    def _named_penalties(self, taken: Container[str]) -> Iterator[tuple[str, "Weighted"]]:
+        """Each penalty by a name that is not among those ``taken``, which may grow from one to the next."""
+        for weighted in self.penalties:
+            assert isinstance(weighted, Weighted)  # noqa: S101 - the constructor's own contract
+            name = type(weighted.penalty).__name__
+            if name in taken:
+                name = repr(weighted.penalty)
+            while name in taken:
+                name += "'"
+            yield name, weighted
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether a term reads the variance of the logits, so that the model needs an MC-dropout head."""
+        return any(weighted.penalty.needs_variance for _, weighted in self._named_penalties(()))
 
     @property
     def label(self) -> str:

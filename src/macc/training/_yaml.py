@@ -1,0 +1,93 @@
+"""YAML that nobody has to trust, read with the comment that stands beside each value."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 1_000_000
+
+_COMMENT = re.compile(r"(?:^|\s)#\s*(.*)$")
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, without aliases (a few lines of them grow to gigabytes) and without repeated keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ValueError(
+                f"line {event.start_mark.line + 1} uses the alias *{event.anchor}; "
+                "aliases are not read, write the value out"
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1:
+                raise ValueError(
+                    f"line {key.start_mark.line + 1} has the key {key.value!r} twice; keep one of them"
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 takes 1e-3 for text; people who write recipes mean a number.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_text(path: Path) -> str:
+    """The text of a YAML file of at most 1 MB."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"{path} has {size} bytes; a YAML file may have {MAX_BYTES}")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; save it as plain YAML") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
+def parse(text: str, where: str) -> Any:
+    """The value of a YAML text; an error names ``where`` it stands."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader that also refuses aliases
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        reason = getattr(error, "problem", None) or "it is not YAML"
+        raise ValueError(f"{where} cannot be read{place}: {reason}") from None
+    except RecursionError:
+        raise ValueError(f"{where} cannot be read: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def comments(text: str) -> dict[str, str]:
+    """The comment on the line of each value, by dotted key."""
+    lines = text.splitlines()
+    found: dict[str, str] = {}
+
+    def walk(node: yaml.Node | None, prefix: str) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            return
+        for key, value in node.value:
+            name = f"{prefix}{key.value}"
+            line = lines[value.end_mark.line if isinstance(value, yaml.ScalarNode) else key.start_mark.line]
+            comment = _COMMENT.search(
+                line[value.end_mark.column if _one_line(value) else key.end_mark.column :]
+            )
+            if comment:
+                found[name] = comment[1].strip()
+            walk(value, f"{name}.")
+
+    walk(yaml.compose(text, Loader=_Loader), "")
+    return found
+
+
+def _one_line(node: yaml.Node) -> bool:
+    return bool(node.start_mark.line == node.end_mark.line)

@@ -1,0 +1,220 @@
+"""Predictions of a finished run on other data, under noise, with moments; and of several runs together."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from macc import data as datasets
+from macc import heads
+from macc.data import Splits
+from macc.training import checkpoints, engine
+from macc.training._files import full_disk_explained, write_arrays
+from macc.training._randomness import derived_seed, kept_generators, seed_everything
+from macc.training.fitting import build_model, splits_for
+from macc.training.runs import Run
+
+NOISE_LEVELS = 10
+BISECTIONS = 12
+MOMENT_SAMPLES = 10
+
+
+def predict(
+    run: Run,
+    *,
+    data: str | Splits | None = None,
+    model: nn.Module | None = None,
+    moments: bool = False,
+    perturb: bool = False,
+    out: str | PathLike[str] | None = None,
+    root: str | PathLike[str] | None = None,
+    on_part: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Write the logits of a finished run for more data.
+
+    Without ``data`` and ``perturb``, validation and test are predicted again, which is of use with ``moments``.
+
+    Args:
+        run: A finished run.
+        data: A data set, by name or loaded: its shifted test sets are predicted, and its test set where it is
+            not the run's own. Inputs are normalised as in training.
+        model: The model of a run that was trained on a module of your own.
+        moments: Add mean and variance of the logits under dropout; needs an MC-dropout head.
+        perturb: Predict the validation split under Gaussian input noise of ten levels, chosen so that accuracy
+            falls in equal steps from the clean one to chance; post-hoc calibrators fitted on these hold under
+            shift.
+        out: A folder in place of the run's ``predictions``.
+        root: The folder with data files.
+        on_part: Called with the name of each part before it is predicted.
+
+    Returns:
+        The files written.
+
+    Reference:
+        Tomani et al., *Post-hoc Uncertainty Calibration for Domain Drift Scenarios*, CVPR 2021 (``perturb``).
+    """
+    recipe = run.recipe
+    own = splits_for(recipe, None, root)
+    if run.environment["data_sha256"] != own.digest():
+        raise ValueError(
+            f"{recipe.dataset} is not what {run.path} was trained on: its hash differs; give the folder with the "
+            "same files, or train again"
+        )
+    device = engine.accelerator_for(recipe).device
+    network = build_model(recipe, own) if model is None else model
+    engine.place(network, own, device)
+    checkpoints.load_module(network, run.weights(), run.path / "best.safetensors")
+    if moments and not any(isinstance(module, heads.Head) for module in network.modules()):
+        raise ValueError(
+            f"{run.path} has no MC-dropout head, so its logits have no moments; train it with "
+            "--set head.p=0.2, or leave out --moments"
+        )
+    folder = run.path / "predictions" if out is None else Path(out)
+    written = []
+
+    def write(name: str, arrays: dict[str, Tensor]) -> None:
+        path = folder / f"{name}.npz"
+        write_arrays(path, {key: value.numpy() for key, value in arrays.items()})
+        written.append(path)
+
+    with kept_generators(), full_disk_explained(folder):
+        for name, splits, part in _parts(own, data, root, perturb=perturb):
+            if on_part is not None:
+                on_part(name)
+            write(name, _arrays(network, splits, part, recipe.eval_batch_size, device, moments, recipe.seed))
+        if perturb:
+            for level, arrays in enumerate(_perturbed(network, own, recipe.eval_batch_size, device), start=1):
+                if on_part is not None:
+                    on_part(f"val/gaussian-{level}")
+                write(f"val/gaussian-{level}", arrays)
+    return written
+
+
+def _parts(
+    own: Splits, data: str | Splits | None, root: str | PathLike[str] | None, *, perturb: bool
+) -> list[tuple[str, Splits, str]]:
+    """What to predict: file name, data set, part."""
+    if data is None:
+        return [] if perturb else [("val", own, "val"), ("test", own, "test")]
+    given = datasets.load(data, root=root) if isinstance(data, str) else data
+    if given.classes != own.classes:
+        raise ValueError(
+            f"{given.name} has the classes {', '.join(given.classes[:3])}, …, the run was trained on "
+            f"{', '.join(own.classes[:3])}, …; they must be the same"
+        )
+    # A data set that brings a normalisation of its own was fitted to another training split.
+    given = replace(given, normalisation=own.normalisation, augmentation=None)
+    parts = list(given.shifts) + (["test"] if given.name != own.name else [])
+    if not parts:
+        raise ValueError(f"{given.name} is what the run was trained on and has no shifted test set")
+    folder = re.sub(r"[^a-z0-9._-]+", "-", given.name.lower())
+    return [(f"{folder}/{part}", given, part) for part in parts]
+
+
+def _arrays(
+    network: nn.Module,
+    splits: Splits,
+    part: str,
+    batch_size: int,
+    device: torch.device,
+    moments: bool,
+    seed: int,
+) -> dict[str, Tensor]:
+    labels = splits.parts()[part].labels.cpu()
+    found = {
+        "logits": engine.predict(network, splits, part, batch_size=batch_size, device=device),
+        "labels": labels,
+    }
+    if moments:
+        seed_everything(seed, "moments", part)
+        with torch.inference_mode():
+            rows = [
+                heads.moments(network, inputs, samples=MOMENT_SAMPLES)
+                for inputs, _ in splits.batches(part, batch_size=batch_size, device=device)
+            ]
+        found["mean"] = torch.cat([row.mean.cpu() for row in rows])
+        found["variance"] = torch.cat([row.variance.cpu() for row in rows])
+    return found
+
+
+def _perturbed(network: nn.Module, data: Splits, batch_size: int, device: torch.device) -> Any:
+    """Validation logits under noise of ten levels; accuracy falls in equal steps from clean to chance."""
+    if data.kind == "tokens":
+        raise ValueError("--perturb adds Gaussian noise to inputs, and tokens are no numbers; leave it out")
+    labels = data.val.labels.cpu()
+
+    def noisy(sd: float) -> Tensor:
+        generator = torch.Generator().manual_seed(derived_seed("perturb"))
+
+        def change(inputs: Tensor) -> Tensor:
+            return inputs + sd * torch.randn(inputs.shape, generator=generator).to(inputs.device)
+
+        return engine.predict(network, data, "val", batch_size=batch_size, device=device, change=change)
+
+    def accuracy(logits: Tensor) -> float:
+        return float((logits.argmax(dim=1) == labels).double().mean())
+
+    clean, chance = accuracy(noisy(0.0)), 1 / data.num_classes
+    lowest = 0.0
+    for level in range(1, NOISE_LEVELS + 1):
+        wanted = clean + (chance - clean) * level / NOISE_LEVELS
+        low, high = lowest, max(1.0, 2 * lowest)
+        while accuracy(noisy(high)) > wanted and high < 1e3:
+            low, high = high, 2 * high
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            if accuracy(noisy(middle)) > wanted:
+                low = middle
+            else:
+                high = middle
+        lowest = high
+        yield {"logits": noisy(high), "labels": labels, "noise": torch.tensor(high)}
+
+
+def ensemble(runs: Sequence[Run], out: str | PathLike[str], *, split: str = "test") -> Path:
+    """Average the probabilities of several runs on one split.
+
+    Args:
+        runs: Finished runs on the same data.
+        out: The ``.npz`` to write: ``probs``, ``labels`` and their logarithm as ``logits``.
+        split: Which of their predictions.
+
+    Returns:
+        The file written.
+    """
+    if len(runs) < 2:
+        raise ValueError(f"an ensemble needs at least two runs, got {len(runs)}")
+    path = Path(out)
+    if path.suffix != ".npz":
+        raise ValueError(
+            f"the predictions of an ensemble are an .npz file, got {path}; write for example ensemble.npz"
+        )
+    total: Tensor | None = None
+    labels = cast("Tensor", None)
+    for run in runs:
+        logits, own = run.predictions(split)
+        if total is None:
+            total, labels = torch.zeros_like(logits, dtype=torch.float64), own
+        if logits.shape != total.shape or not torch.equal(own, labels):
+            raise ValueError(
+                f"{run.path} and {runs[0].path} differ in the labels of {split!r}; "
+                "an ensemble needs runs on the same data in the same order"
+            )
+        total += logits.double().softmax(dim=1)
+    probs = cast("Tensor", total) / len(runs)
+    tiny = torch.finfo(torch.float64).tiny
+    with full_disk_explained(path):
+        write_arrays(
+            path,
+            {
+                "probs": probs.numpy(),
+                "logits": probs.clamp(min=tiny).log().float().numpy(),
+                "labels": labels.numpy(),
+            },
+        )
+    return path

@@ -1,0 +1,224 @@
+"""What a person sees while a run trains: a bar in a terminal, a line an epoch elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+REFRESH_SECONDS = 0.1
+SHOWN = {
+    "accuracy": ("accuracy %", 100, 2),
+    "ece": ("ECE %", 100, 2),
+    "sce": ("SCE 1e-3", 1000, 2),
+    "nll": ("NLL", 1, 3),
+}
+
+
+class Display(Protocol):
+    """Where training tells how far it is."""
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+
+    def begin(self, *, epochs: int, steps: int, done: int) -> None:
+        """Training begins with ``done`` steps behind it."""
+
+    def step(self, done: int) -> None:
+        """So many steps of the whole run are done."""
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """An epoch is done."""
+
+    def end(self) -> None:
+        """Training is over, however it ended."""
+
+
+class Silent:
+    """Tells nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def begin(self, *, epochs: int, steps: int, done: int) -> None:
+        """Nothing."""
+
+    def step(self, done: int) -> None:
+        """Nothing."""
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+class Lines:
+    """One line an epoch, for files and pipes."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+        self.started = 0.0
+        self.first = 0
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    def begin(self, *, epochs: int, steps: int, done: int) -> None:
+        """Note the time."""
+        self.epochs, self.started = epochs, time.monotonic()
+        self.first = done // steps
+
+    def step(self, done: int) -> None:
+        """Nothing: a line a step would be too many."""
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """Print its numbers and the time left."""
+        done = row["epoch"] - self.first
+        left = (time.monotonic() - self.started) / max(1, done) * (self.epochs - row["epoch"])
+        epoch = f"epoch {row['epoch']:>{len(str(self.epochs))}}/{self.epochs}"
+        self.say(f"{epoch}  {row_text(row)} | {_duration(left)} left")
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+class Bar:
+    """A progress bar over the numbers of the last epoch, for a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.live: Live | None = None
+        self.task = TaskID(0)
+        self.epochs = 0
+        self.steps = 1
+        self.last = 0.0
+
+    def say(self, text: str) -> None:
+        """Print it above the bar."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, *, epochs: int, steps: int, done: int) -> None:
+        """Show the bar."""
+        self.epochs, self.steps = epochs, steps
+        self.task = self.bar.add_task(self._epoch(done), total=epochs * steps, completed=done)
+        self.live = Live(self.bar, console=self.console, refresh_per_second=8)
+        self.live.start()
+
+    def step(self, done: int) -> None:
+        """Move the bar, ten times a second at most."""
+        now = time.monotonic()
+        if now - self.last > REFRESH_SECONDS:
+            self.last = now
+            self.bar.update(self.task, completed=done, description=self._epoch(done))
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """Show its numbers."""
+        done = row["epoch"] * self.steps
+        self.bar.update(self.task, completed=done, description=self._epoch(done))
+        if self.live is not None:
+            self.live.update(Group(self.bar, Text(f"after epoch {row['epoch']}: {row_text(row)}")))
+
+    def end(self) -> None:
+        """Leave the bar as it is."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def _epoch(self, done: int) -> str:
+        return f"epoch {min(self.epochs, done // self.steps + 1)}/{self.epochs}"
+
+
+def display_for(show: bool) -> Display:
+    """A bar in a terminal, lines elsewhere, nothing if nothing is to be shown."""
+    if not show:
+        return Silent()
+    console = Console()
+    return Bar(console) if console.is_terminal else Lines()
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """The numbers of an epoch: each term, then validation."""
+    terms = [
+        f"{key.removeprefix('train/')} {value:.3f}"
+        for key, value in row.items()
+        if key.startswith("train/") and key != "train/loss"
+    ]
+    found = f"acc {100 * row['val/accuracy']:.1f} %  ECE {100 * row['val/ece']:.2f} %  SCE {1000 * row['val/sce']:.2f}e-3"
+    return "  ".join([*terms, f"| val {found}"])
+
+
+def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The numbers of each split with their intervals."""
+    table = Table("split", *(heading for heading, _, _ in SHOWN.values()))
+    for split, values in metrics.items():
+        table.add_row(split, *(_cell(values.get(name), *SHOWN[name][1:]) for name in SHOWN))
+    return table
+
+
+def _cell(estimate: Mapping[str, Any] | None, unit: float, digits: int) -> str:
+    if not estimate or estimate.get("value") is None:
+        return ""
+    value = f"{unit * estimate['value']:.{digits}f}"
+    if estimate.get("low") is None:
+        return value
+    return f"{value} [{unit * estimate['low']:.{digits}f}, {unit * estimate['high']:.{digits}f}]"
+
+
+def result_text(run: Path) -> str:
+    """Where the files of a run are, and what to do with them."""
+    return "\n".join(
+        [
+            f"{run}",
+            "  metrics.json            every metric of validation and test, with intervals",
+            "  predictions/test.npz    logits and labels; `macc evaluate` reads it",
+            "  best.safetensors        the selected weights",
+            "  history.jsonl           one line an epoch",
+        ]
+    )
+
+
+def recipe_table() -> str:
+    """Every recipe on a line: data set, model, epochs, and what this version lacks to train it."""
+    from macc import data, models
+    from macc.training import recipe as recipes
+
+    rows = []
+    for name in recipes.names():
+        found = recipes.load(name)
+        lacking = []
+        if found.dataset.partition(":")[0] not in data.known():
+            lacking.append(f"data set {found.dataset}")
+        if ":" not in found.model and found.model not in vars(models):
+            lacking.append(f"model {found.model}")
+        state = f"not yet: needs the {' and the '.join(lacking)}" if lacking else ""
+        rows.append((name, found.dataset, found.model, f"{found.epochs} epochs", state))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
+        for row in rows
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

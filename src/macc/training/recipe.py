@@ -1,0 +1,494 @@
+"""A recipe: everything that decides the result of a training run, as plain checked values.
+
+It is written in YAML or in Python. ``load`` reads one by name or from a file, applies a scale and
+overrides, and says of every value where it comes from.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+
+from macc.training._yaml import comments, parse, read_text
+
+Scale = Literal["smoke", "cpu", "full"]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+DROPOUT = 0.2
+LAST_FACTOR = 0.1
+LAST_FACTOR_WITH_HEAD = 0.02
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Head(_Values):
+    """The MC-dropout head put onto the classifier; see :func:`macc.attach`."""
+
+    p: Annotated[float, Field(ge=0, lt=1)] = DROPOUT
+    samples: Count = 10
+    estimator: Literal["sampled", "analytic"] = "sampled"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.estimator == "analytic" and self.samples == 1:
+            raise ValueError(
+                "`samples: 1` is ordinary dropout and has no closed form; write `estimator: sampled`"
+            )
+        return self
+
+
+class SGD(_Values):
+    """Stochastic gradient descent with momentum."""
+
+    name: Literal["sgd"]
+    lr: Positive
+    momentum: Share = 0.9
+    weight_decay: NotNegative = 0.0
+    nesterov: bool = False
+
+
+class Adam(_Values):
+    """Adam; weight decay is L2."""
+
+    name: Literal["adam"]
+    lr: Positive
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: NotNegative = 0.0
+
+
+class AdamW(_Values):
+    """Adam with decoupled weight decay."""
+
+    name: Literal["adamw"]
+    lr: Positive
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: NotNegative = 0.01
+
+
+class Constant(_Values):
+    """The learning rate stays as it is."""
+
+    name: Literal["constant"]
+
+
+class MultiStep(_Values):
+    """The learning rate is multiplied by ``factor`` at each milestone (an epoch), at the last by ``last_factor``."""
+
+    name: Literal["multistep"]
+    milestones: Annotated[list[Count], Field(min_length=1)]
+    factor: Positive = 0.1
+    last_factor: Annotated[Positive | Literal["auto"], Field(union_mode="left_to_right")] = "auto"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if sorted(set(self.milestones)) != self.milestones:
+            raise ValueError("`milestones` must rise from each epoch to the next")
+        return self
+
+
+class Cosine(_Values):
+    """Half a cosine from the learning rate to ``final`` times it, after a linear rise over ``warmup`` epochs."""
+
+    name: Literal["cosine"]
+    final: Share = 0.0
+    warmup: NotNegative = 0.0
+
+
+class OneCycle(_Values):
+    """A cosine up to the learning rate over the share ``rise`` of training, and one down; in each step."""
+
+    name: Literal["onecycle"]
+    rise: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    start: Annotated[float, Field(gt=0, le=1)] = 0.04
+    final: Share = 4e-6
+
+
+class Subset(_Values):
+    """How many samples of each split to use, drawn by class with ``seed``; all where nothing is said."""
+
+    train: Count | None = None
+    val: Count | None = None
+    test: Count | None = None
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+
+
+def _kind_of_head(value: object) -> str:
+    return "<word>" if isinstance(value, str) else "<settings>"
+
+
+Optimiser = Annotated[SGD | Adam | AdamW, Field(discriminator="name")]
+Schedule = Annotated[Constant | MultiStep | Cosine | OneCycle, Field(discriminator="name")]
+HeadSetting = Annotated[
+    Annotated[Literal["auto", "none"], Tag("<word>")] | Annotated[Head, Tag("<settings>")],
+    Discriminator(_kind_of_head),
+    BeforeValidator(lambda value: "none" if value is None else value),
+]
+Selection = Literal["val_accuracy", "val_nll", "val_sce", "last"]
+_TAGS = {"sgd", "adam", "adamw", "constant", "multistep", "cosine", "onecycle", "<word>", "<settings>"}
+
+
+class Recipe(_Values):
+    """Everything that decides the result of a training run.
+
+    Example:
+        >>> recipe = Recipe(dataset="digits", model="small_cnn", loss="CrossEntropy + MACC", epochs=3,
+        ...                 batch_size=64, optimiser={"name": "sgd", "lr": 0.05})
+        >>> recipe.resolved().head
+        Head(p=0.2, samples=10, estimator='sampled')
+    """
+
+    dataset: Annotated[
+        str, Field(min_length=1, description="A data set of `macc data list`, or arrays:PATH.")
+    ]
+    model: Annotated[str, Field(min_length=1, description="A model of macc.models, or hf:…, timm:…, …")]
+    pretrained: Annotated[str | None, Field(description="A file with weights to start from.")] = None
+    image_size: Annotated[
+        Count | None, Field(description="Enlarge or shrink square images to this many pixels.")
+    ] = None
+    loss: Annotated[str, Field(description="For example Focal(gamma=3) + 10*MACC(warmup=500).")]
+    class_weight: Annotated[
+        Literal["none", "balanced"], Field(description="balanced: weigh classes by 1/frequency.")
+    ] = "none"
+    head: Annotated[HeadSetting, Field(description="auto: an MC-dropout head if a term needs variance.")] = (
+        "auto"
+    )
+    freeze: Annotated[
+        Literal["none", "backbone"], Field(description="backbone: train the classifier only.")
+    ] = "none"
+    freeze_bn: Annotated[
+        bool, Field(description="Whether a frozen backbone's batch-norm statistics are frozen too.")
+    ] = True
+    optimiser: Optimiser
+    schedule: Schedule = Constant(name="constant")
+    epochs: Count
+    batch_size: Annotated[Count, Field(description="Samples a step, over all processes.")]
+    drop_last: Annotated[
+        bool, Field(description="Leave out a last, smaller batch: its statistics are noise.")
+    ] = True
+    accumulate: Annotated[Count, Field(description="Parts in which a batch is computed.")] = 1
+    penalty_batch: Annotated[
+        Literal["global", "micro"], Field(description="micro: batch statistics of each part alone.")
+    ] = "global"
+    eval_batch_size: Count = 512
+    clip: Annotated[Positive | None, Field(description="Largest norm of the gradient.")] = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
+    selection: Annotated[Selection, Field(description="Which epoch's weights are kept.")] = "val_accuracy"
+    epoch_predictions: Annotated[
+        list[str], Field(description="Splits whose logits are written after every epoch.")
+    ] = []
+    subset: Subset = Subset()
+    trackers: list[Literal["tensorboard", "mlflow"]] = []
+    scale: Annotated[Scale, Field(description="Which of the file's scales this is.")] = "full"
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+    _origin: str = PrivateAttr(default="recipe")
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Where each value comes from, by dotted key, as far as it is known."""
+        return self._sources
+
+    def complaint(self, key: str, text: str) -> ValueError:
+        """An error that names the file and the key."""
+        return ValueError(f"{self._origin}: {key}: {text}")
+
+    @property
+    def label(self) -> str:
+        """Data set and model, and the scale where it is not the full one."""
+        return f"{self.dataset}, {self.model}" + ("" if self.scale == "full" else f" (scale: {self.scale})")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        from macc import losses
+        from macc.losses import _terms
+
+        try:
+            criterion = losses.parse(self.loss)
+        except ValueError as error:
+            raise ValueError(f"loss: {error}") from None
+        if criterion.needs_moments and self.head == "none":
+            raise ValueError(
+                f"head: {self.loss!r} needs the variance of an MC-dropout head, got 'none'; write head: auto"
+            )
+        if criterion.needs_moments and isinstance(self.head, Head) and self.head.samples == 1:
+            raise ValueError(
+                f"head.samples: {self.loss!r} needs a variance and one dropout mask has none, got 1; write 10"
+            )
+        batch_statistics = [
+            type(module).__name__ for module in criterion.modules() if isinstance(module, _terms.BatchPenalty)
+        ]
+        if self.accumulate > 1 and batch_statistics and self.penalty_batch != "micro":
+            raise ValueError(
+                f"accumulate: {batch_statistics[0]} is made of the statistics of a whole batch, which "
+                f"{self.accumulate} parts do not have; write accumulate: 1, or penalty_batch: micro to accept "
+                "the statistics of each part"
+            )
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate: a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts; "
+                "choose a divisor of batch_size"
+            )
+        if isinstance(self.schedule, MultiStep) and self.schedule.milestones[-1] >= self.epochs:
+            raise ValueError(
+                f"schedule.milestones: epoch {self.schedule.milestones[-1]} is never reached in {self.epochs} "
+                "epochs; lower it or raise epochs"
+            )
+        if isinstance(self.schedule, Cosine) and self.schedule.warmup >= self.epochs:
+            raise ValueError(
+                f"schedule.warmup: {self.schedule.warmup:g} epochs do not fit into {self.epochs}; lower it"
+            )
+        return self
+
+    def resolved(self) -> Self:
+        """The recipe with every ``auto`` replaced by what it stands for."""
+        from macc import losses
+
+        needs_head = losses.parse(self.loss).needs_moments
+        changes: dict[str, Any] = {}
+        sources = dict(self.sources)
+        if self.head == "auto":
+            changes["head"] = Head() if needs_head else "none"
+            reason = "auto: a term needs variance" if needs_head else "auto: no term needs variance"
+            for key in ("head", "head.p", "head.samples", "head.estimator"):
+                sources[key] = reason
+        if isinstance(self.schedule, MultiStep) and self.schedule.last_factor == "auto":
+            factor = LAST_FACTOR_WITH_HEAD if needs_head else LAST_FACTOR
+            changes["schedule"] = self.schedule.model_copy(update={"last_factor": factor})
+            reason = "the paper's MACC setting" if needs_head else "the baselines' setting"
+            sources["schedule.last_factor"] = f"auto: {reason}"
+        copy = self.model_copy(update=changes)
+        copy._sources = sources
+        return copy
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in YAML."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The whole recipe as YAML, every value with its source as a comment."""
+        return "".join(_lines(self.to_dict(), self.sources, "", ""))
+
+
+def _lines(values: Mapping[str, Any], sources: Mapping[str, str], prefix: str, indent: str) -> Iterable[str]:
+    for key, value in values.items():
+        source = sources.get(f"{prefix}{key}") or sources.get(prefix.removesuffix(".")) or "default"
+        if isinstance(value, dict):
+            yield f"{indent}{key}:\n"
+            yield from _lines(value, sources, f"{prefix}{key}.", indent + "  ")
+        else:
+            text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+            text = text.removesuffix("\n").removesuffix("\n...")
+            yield f"{indent}{key}: {text}  # {source}\n"
+
+
+def names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = resources.files("macc") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def load(
+    recipe: str | Path,
+    *,
+    scale: str = "full",
+    loss: str | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        recipe: A name of ``macc recipe list``, or the path of a YAML file.
+        scale: ``"full"``, or one of the file's own ``scales``.
+        loss: In place of the file's.
+        seed: In place of the file's.
+        overrides: ``"epochs=3"``, ``"optimiser.lr=0.01"``, … applied last.
+
+    Example:
+        >>> load("digits", scale="smoke", overrides=["optimiser.lr=0.01"]).optimiser.lr
+        0.01
+    """
+    path, text = _find(recipe)
+    values = parse(text, path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must be a mapping of keys to values; see `macc recipe show digits`")
+    sources = comments(text)
+    values = _scaled(values, scale, path, sources)
+    given = [*overrides]
+    if loss is not None:
+        given.append(f"loss={json.dumps(loss)}")
+    if seed is not None:
+        given.append(f"seed={seed}")
+    spelled = {}
+    for override in given:
+        key, value = _override(override)
+        _put(values, key, value)
+        option = f"--set {override}"
+        if loss is not None and key == "loss":
+            option = "--loss"
+        if seed is not None and key == "seed":
+            option = "--seed"
+        for known in [name for name in sources if name == key or name.startswith(f"{key}.")]:
+            del sources[known]
+        sources[key] = option
+        spelled[key] = option
+    try:
+        result = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(_sentence(error, path, values, spelled)) from None
+    result._sources = sources
+    result._origin = path
+    return result
+
+
+def _find(recipe: str | Path) -> tuple[str, str]:
+    if str(recipe) in names():
+        return f"recipe {recipe}", (resources.files("macc") / "recipes" / f"{recipe}.yaml").read_text("utf-8")
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}; recipes that come with macc: {', '.join(names())}")
+        return str(path), read_text(path)
+    near = difflib.get_close_matches(str(recipe), names(), n=1)
+    cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names())}"
+    raise ValueError(f"no recipe is called {str(recipe)!r}; {cure} (a file of your own ends in .yaml)")
+
+
+def _scaled(values: dict[str, Any], scale: str, path: str, sources: dict[str, str]) -> dict[str, Any]:
+    """The values with the overlay of ``scale`` laid over them."""
+    scales = values.pop("scales", {})
+    if scale not in get_args(Scale):
+        raise ValueError(f"`--scale` must be one of {', '.join(get_args(Scale))}, got {scale!r}")
+    if not isinstance(scales, dict) or set(scales) - set(get_args(Scale)):
+        raise ValueError(f"{path}: scales must map smoke and cpu to the values they change, got {scales!r}")
+    for key in [key for key in sources if key.startswith("scales")]:
+        if key.startswith(f"scales.{scale}."):
+            sources[key.removeprefix(f"scales.{scale}.")] = f"scale {scale}: {sources[key]}"
+        del sources[key]
+    if scale == "full" or values.get("scale") == scale:
+        return values
+    if scale not in scales:
+        raise ValueError(f"{path} has no scale {scale!r}; it has {', '.join([*scales, 'full'])}")
+    _overlay(values, scales[scale] or {}, f"scale {scale}", "", sources)
+    values["scale"] = scale
+    sources["scale"] = f"--scale {scale}"
+    return values
+
+
+def _overlay(
+    values: dict[str, Any], changes: Mapping[str, Any], source: str, prefix: str, sources: dict[str, str]
+) -> None:
+    for key, value in changes.items():
+        old = values.get(key)
+        if isinstance(value, dict):
+            # Another optimiser or schedule has other keys: nothing of the old one stays.
+            stays = isinstance(old, dict) and value.get("name", old.get("name")) == old.get("name")
+            values[key] = old if stays else {}
+            _overlay(values[key], value, source, f"{prefix}{key}.", sources)
+        else:
+            values[key] = value
+            if not sources.get(f"{prefix}{key}", "").startswith(source):
+                sources[f"{prefix}{key}"] = source
+
+
+def _override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ValueError(f"`--set` takes key=value, as in --set optimiser.lr=0.01, got {text!r}")
+    return key.strip(), parse(value, f"--set {text}")
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = values.get(parent)
+        values[parent] = inner if isinstance(inner, dict) else {}
+        values = values[parent]
+    values[last] = value
+
+
+def _sentence(
+    error: ValidationError, path: str, values: Mapping[str, Any], spelled: Mapping[str, str]
+) -> str:
+    """The first complaint of pydantic as one sentence with file, key, value and cure."""
+    first = error.errors(include_url=False)[0]
+    keys = [str(part) for part in first["loc"] if part not in _TAGS]
+    key = ".".join(keys)
+    where = f"{path}, {spelled[key]}" if key in spelled else path
+    kind, context = first["type"], first.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"{where}: unknown key {key!r}; {_nearest(keys, values)}"
+    if kind == "missing":
+        return (
+            f"{where}: the key {key!r} is missing; every recipe needs it (`macc recipe show digits` has one)"
+        )
+    if kind == "union_tag_not_found":
+        tags = context.get("discriminator", "'name'").strip("'")
+        return f"{where}: the key '{key}.{tags}' is missing; `macc recipe show digits` has one"
+    if kind == "union_tag_invalid":
+        return (
+            f"{where}: {key}.name must be one of {context['expected_tags'].replace(chr(39), '')}, "
+            f"got {context['tag']!r}"
+        )
+    if kind == "value_error":
+        reason = str(context["error"])
+        return f"{where}: {key}: {reason}" if key else f"{where}: {reason}"
+    reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{where}: {key} must be {reason}, got {first['input']!r}"
+
+
+def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
+    """What the unknown last key may have meant, among the keys its place has."""
+    model: Any = Recipe
+    for key in keys[:-1]:
+        values = values.get(key, {})
+        variants = {
+            "optimiser": {"sgd": SGD, "adam": Adam, "adamw": AdamW},
+            "schedule": {
+                "constant": Constant,
+                "multistep": MultiStep,
+                "cosine": Cosine,
+                "onecycle": OneCycle,
+            },
+        }
+        model = {"head": Head, "subset": Subset}.get(key) or variants.get(key, {}).get(
+            str(values.get("name")), model
+        )
+    known = list(model.model_fields)
+    near = difflib.get_close_matches(keys[-1], known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a recipe file, for editors."""
+    result = Recipe.model_json_schema()
+    overlay = {"type": "object", "description": "The values this scale changes."}
+    result["properties"]["scales"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"smoke": overlay, "cpu": overlay},
+    }
+    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    result["title"] = "macc recipe"
+    return result

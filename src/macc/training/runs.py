@@ -1,0 +1,254 @@
+"""A run: the folder that training leaves, from which everything else is computed."""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from macc import __version__
+from macc.data import Splits
+from macc.data._arrays import read_npz
+from macc.training import recipe as recipes
+from macc.training._files import json_bytes, write_arrays, write_bytes
+from macc.training.recipe import Recipe
+
+LOCK = ".lock"
+PACKAGES = ("torch", "numpy", "scikit-learn", "accelerate", "safetensors", "pydantic")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read by name.
+
+    Args:
+        path: The folder.
+
+    Example:
+        >>> import tempfile
+        >>> from macc import training
+        >>> recipe = training.load("digits", scale="smoke", loss="CrossEntropy", overrides=["epochs=2"])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = training.fit(recipe, out=folder)
+        ...     logits, labels = run.predictions("test")
+        ...     logits.shape, len(run.history)
+        (torch.Size([359, 10]), 2)
+    """
+
+    path: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether training and everything after it is done."""
+        return (self.path / "metrics.json").is_file()
+
+    @property
+    def recipe(self) -> Recipe:
+        """The complete, resolved recipe."""
+        return recipes.load(self.path / "recipe.yaml")
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row an epoch; a half-written last line is left out."""
+        path = self.path / "history.jsonl"
+        rows = []
+        for line in path.read_text().splitlines() if path.is_file() else ():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """``{split: {metric: {value, low, high}}}``."""
+        return dict(self._json("metrics.json"))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, hardware and hashes of the first start."""
+        return dict(self._json("environment.json"))
+
+    def predictions(self, name: str) -> tuple[Tensor, Tensor]:
+        """Logits ``(N, K)`` and labels ``(N,)`` of a split, for example ``"test"`` or ``"digits/noise-3"``."""
+        path = self.path / "predictions" / f"{name}.npz"
+        if not path.is_file():
+            folder = self.path / "predictions"
+            there = sorted(str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.npz"))
+            raise ValueError(
+                f"{self.path} has no predictions {name!r}; there are {', '.join(there) or 'none yet'}"
+            )
+        found = read_npz(path)
+        if not {"logits", "labels"} <= set(found):
+            raise ValueError(f"{path} must hold `logits` and `labels`, it holds {', '.join(found)}")
+        return torch.from_numpy(found["logits"]), torch.from_numpy(found["labels"])
+
+    def weights(self) -> dict[str, Tensor]:
+        """The selected weights."""
+        path = self.path / "best.safetensors"
+        if not path.is_file():
+            raise ValueError(f"{self.path} has no best.safetensors; finish it with `macc train`")
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged ({error}); delete {self.path} and train again") from error
+
+    def write_predictions(self, name: str, **arrays: Tensor) -> Path:
+        """Write arrays as ``predictions/<name>.npz``, whole or not at all."""
+        path = self.path / "predictions" / f"{name}.npz"
+        write_arrays(path, {key: value.numpy() for key, value in arrays.items()})
+        return path
+
+    def _json(self, name: str) -> Any:
+        path = self.path / name
+        try:
+            return json.loads(path.read_text())
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}; is {self.path} a finished run?") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is damaged ({error})") from None
+
+
+def open_run(path: str | Path) -> Run:
+    """A finished run by its folder."""
+    run = Run(Path(path))
+    if not (run.path / "recipe.yaml").is_file():
+        raise ValueError(f"{run.path} is no run folder: it has no recipe.yaml")
+    if not run.finished:
+        raise ValueError(f"{run.path} is not finished: train it to its end first, with the same command")
+    return run
+
+
+def run_hash(recipe: Recipe, data: Splits, model: nn.Module | None = None) -> str:
+    """The hash of what decides a run: recipe, data and version, and the initial weights of a user's own model."""
+    own = None if model is None else _weights_digest(model)
+    parts = [recipe.to_dict(), data.digest(), __version__, own]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _weights_digest(model: nn.Module) -> str:
+    found = hashlib.sha256(repr(model).encode())
+    for name, value in model.state_dict().items():
+        found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def run_path(out: str | PathLike[str], recipe: Recipe, key: str) -> Path:
+    """``<out>/<dataset>-<model>-<12 hex>``, in characters that every file system takes."""
+    words = [
+        re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in (recipe.dataset, recipe.model)
+    ]
+    return Path(out) / "-".join([*(word[-60:] for word in words), key[:12]])
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the run folder for this process; another that holds it is an error. The system frees it at death."""
+    path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f"another process is training {path}; wait for it, or give another folder with --out"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def environment(*, device: torch.device, processes: int, data_digest: str, key: str) -> dict[str, Any]:
+    """What a result may depend on beside its recipe."""
+    return {
+        "macc": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "num_processes": processes,
+        "data_sha256": data_digest,
+        "run_sha256": key,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of macc's own source, where it is a checkout."""
+    folder = Path(__file__).parent
+    try:
+        found = subprocess.run(  # noqa: S603 - fixed arguments
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed between two environments, as far as it may move the last bits of a result."""
+    flat = [{**environment, **environment.get("packages", {})} for environment in (before, now)]
+    names = ("torch", "numpy", "processor", "threads", "device")
+    return [
+        f"{name} {flat[0].get(name)} then, {flat[1].get(name)} now"
+        for name in names
+        if flat[0].get(name) != flat[1].get(name)
+    ]
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one line to ``history.jsonl``."""
+    with path.open("ab") as file:
+        file.write(_line(row))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write ``history.jsonl`` anew, for example without a half-written last line."""
+    write_bytes(path, b"".join(map(_line, rows)))
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(row, allow_nan=False) + "\n").encode()
+
+
+def same_json(path: Path, value: Any) -> bool:
+    """Whether a file holds this value."""
+    return path.is_file() and path.read_bytes() == json_bytes(value)

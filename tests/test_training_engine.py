@@ -1,0 +1,545 @@
+"""What the engine computes: schedules, accumulation, precision, freezing, selection, and when it stops."""
+
+import gc
+import json
+import math
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import macc
+from macc import data, losses, training
+from macc.data import Part, Splits
+from macc.training import engine, frozen, optimisation, selection
+from macc.training import recipe as recipes
+from macc.training._bf16 import ensure_bf16_runs
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Few resamples: intervals are not what is tested. MACC's warning is shown by the command line."""
+    monkeypatch.setattr("macc.training.fitting.RESAMPLES", 100)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*of the logit variances.*")
+        yield
+
+
+def small(*overrides, loss="CrossEntropy"):
+    return recipes.load("digits", loss=loss, overrides=["subset.train=320", "epochs=2", *overrides])
+
+
+def tabular(n=400, classes=3, seed=0):
+    """Separable features, in splits."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % classes
+    inputs = torch.randn(n, 6, generator=generator) + 2 * F.one_hot(labels, 6)
+    cuts = {"train": slice(0, n // 2), "val": slice(n // 2, 3 * n // 4), "test": slice(3 * n // 4, n)}
+    return {name: (inputs[cut], labels[cut]) for name, cut in cuts.items()}
+
+
+def own_recipe(**changes):
+    values = {
+        "dataset": "mine", "model": "mine", "loss": "CrossEntropy", "epochs": 2, "batch_size": 20,
+        "optimiser": {"name": "sgd", "lr": 0.1},
+    }  # fmt: skip
+    return recipes.Recipe(**{**values, **changes})
+
+
+def network(outputs=3):
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, outputs))
+
+
+# Schedules
+
+
+def schedule(text, epochs=12, steps=7):
+    recipe = recipes.load(
+        "digits", loss="CrossEntropy", overrides=[f"epochs={epochs}", f"schedule={text}"]
+    ).resolved()
+    return [optimisation.learning_rate(recipe, step, steps) for step in range(epochs * steps)]
+
+
+def of_torch(make, epochs=12, steps=7, *, every=1, lr=0.05):
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    scheduler, rates = make(optimiser), []
+    for step in range(epochs * steps):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        if (step + 1) % every == 0:
+            scheduler.step()
+    return rates
+
+
+def test_schedules_are_those_of_torch():
+    kinds = torch.optim.lr_scheduler
+    expected = of_torch(lambda o: kinds.MultiStepLR(o, [4, 9]), every=7)
+    assert schedule("{name: multistep, milestones: [4, 9]}") == pytest.approx(expected)
+    assert schedule("{name: cosine}") == pytest.approx(of_torch(lambda o: kinds.CosineAnnealingLR(o, 84)))
+    expected = of_torch(lambda o: kinds.OneCycleLR(o, 0.05, total_steps=84))
+    assert schedule("{name: onecycle}") == pytest.approx(expected, rel=1e-6)
+    assert set(schedule("{name: constant}")) == {0.05}
+
+
+def test_the_last_milestone_has_its_own_factor():
+    rates = schedule("{name: multistep, milestones: [4, 9], last_factor: 0.02}", steps=1)
+
+    assert rates == pytest.approx([0.05] * 4 + [0.005] * 5 + [0.0001] * 3)
+
+
+def test_a_warm_up_rises_to_the_full_rate():
+    rates = schedule("{name: cosine, warmup: 2, final: 0.1}", steps=5)
+
+    assert rates[:10] == pytest.approx([0.005 * (i + 1) for i in range(10)])
+    assert max(rates) == pytest.approx(0.05)
+    assert rates[-1] == pytest.approx(0.005, rel=0.02)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_short_one_cycles_stay_finite(epochs):
+    rates = schedule("{name: onecycle}", epochs=epochs, steps=1)
+
+    assert all(math.isfinite(rate) and 0 <= rate <= 0.05 for rate in rates)
+
+
+# What a step computes
+
+
+def trained(recipe, parts=None, model=None, **options):
+    model = model or network()
+    run = training.fit(recipe, model=model, data=parts or tabular(), **options)
+    return run, model
+
+
+def test_one_epoch_is_the_plain_loop(tmp_path):
+    """The engine on the caller's tensors against the loop that anyone would write."""
+    run, model = trained(own_recipe(epochs=1, selection="last"), out=tmp_path)
+    plain, (x, y) = network(), tabular()["train"]
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    from macc.training._randomness import derived_seed
+
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(derived_seed(0, 1, "batches")))
+    values = []
+    for rows in order.split(20):
+        optimiser.zero_grad()
+        loss = F.cross_entropy(plain(x[rows]), y[rows])
+        loss.backward()
+        optimiser.step()
+        values.append(loss.item())
+
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert run.history[0]["train/loss"] == pytest.approx(np.mean(values), rel=1e-6)
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
+    _, whole = trained(own_recipe(), out=tmp_path)
+    _, parts = trained(own_recipe(accumulate=4), out=tmp_path)
+
+    for ours, theirs in zip(parts.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_bounds_the_step(tmp_path):
+    bound = {"name": "sgd", "lr": 1.0, "momentum": 0.0}
+    before = network()
+    _, after = trained(
+        own_recipe(epochs=1, clip=1e-3, batch_size=200, optimiser=bound, selection="last"), out=tmp_path
+    )
+    moved = torch.cat(
+        [(a - b).flatten() for a, b in zip(after.parameters(), before.parameters(), strict=True)]
+    )
+
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_every_optimiser_learns(tmp_path, name):
+    run, _ = trained(own_recipe(epochs=4, optimiser={"name": name, "lr": 0.02}), out=tmp_path)
+
+    assert run.history[-1]["train/loss"] < run.history[0]["train/loss"]
+    assert run.metrics["test"]["accuracy"]["value"] > 0.6
+
+
+@pytest.fixture
+def bf16():
+    try:
+        ensure_bf16_runs()
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def test_bf16_in_a_process_of_its_own(tmp_path):
+    """On a machine that names matrix tiles and does not execute them, too."""
+    command = ["train", "digits", "--scale", "smoke", "--set", "precision=bf16", "--out", str(tmp_path)]
+    result = subprocess.run(
+        [sys.executable, "-m", "macc", *command], capture_output=True, text=True, timeout=120
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert "cpu, bf16" in result.stdout or torch.accelerator.is_available()
+
+
+@pytest.mark.usefixtures("bf16")
+def test_bf16_trains_and_predicts_in_float32(tmp_path):
+    run, model = trained(own_recipe(precision="bf16", loss="CrossEntropy + MACC"), out=tmp_path)
+    logits, _ = run.predictions("test")
+    x, _ = tabular()["test"]
+
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, model(x), rtol=1e-6, atol=1e-6)
+    assert next(model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.usefixtures("bf16")
+def test_recipes_of_different_precision_train_in_one_process(tmp_path):
+    for precision in ("bf16", "fp32", "bf16"):
+        run, _ = trained(own_recipe(precision=precision, epochs=1), out=tmp_path)
+        assert run.recipe.precision == precision
+
+
+def test_fp16_without_an_accelerator_is_refused(tmp_path):
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.raises(ValueError, match="precision: fp16 needs an accelerator .* write bf16 or fp32"):
+        trained(own_recipe(precision="fp16"), out=tmp_path)
+
+
+def test_balanced_classes_weigh_inversely_to_their_number():
+    recipe = recipes.load("digits", loss="CrossEntropy", overrides=["class_weight=balanced"]).resolved()
+    splits = data.load("digits").make_imbalanced(10, seed=0)
+    learner = engine.learner_for(
+        recipe,
+        macc.models.build("small_cnn", num_classes=10, in_channels=1),
+        splits,
+        engine.accelerator_for(recipe),
+    )
+    counts = splits.train.counts(10)
+
+    torch.testing.assert_close(learner.criterion.weight * counts, torch.full((10,), counts.sum() / 10.0))
+
+
+# When it stops or speaks up
+
+
+def test_logits_that_are_not_finite_stop_with_step_values_and_remedy(tmp_path):
+    parts = tabular()
+    parts["train"][0][195:] = float("nan")
+    with pytest.raises(ValueError) as caught:
+        trained(own_recipe(loss="CrossEntropy + 0.1*MbLS", batch_size=2), parts, out=tmp_path)
+    message = str(caught.value)
+
+    assert "the logits are not finite at step " in message
+    assert "of epoch 1; before it, the means of the epoch were loss " in message
+    assert "MbLS " in message
+    assert (
+        "try a smaller optimiser.lr, or clip: 1, or a smaller weight or a warm-up of the penalty" in message
+    )
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_values_and_remedy(tmp_path):
+    """Finite logits so far apart that the loss is not."""
+    far = nn.Linear(6, 3)
+    with torch.no_grad():
+        far.weight.copy_(3e38 * torch.eye(3, 6))
+        far.bias.zero_()
+    parts = {
+        name: (x.sign().abs() * torch.tensor([1.0, -1, 0, 0, 0, 0]), y) for name, (x, y) in tabular().items()
+    }
+    with pytest.raises(
+        ValueError, match="the loss is not finite at step 1 of epoch 1: loss inf, CrossEntropy inf; try"
+    ):
+        trained(own_recipe(), parts, model=nn.Sequential(far), out=tmp_path)
+
+
+def test_the_step_named_is_the_first_that_is_not_finite():
+    learner = type("L", (), {})()
+    learner.terms, learner.sums, learner.step, learner.epoch = ["loss"], {}, 25, 0
+    learner.recipe, learner.criterion = own_recipe(), losses.CrossEntropy()
+    learner.unread = [torch.tensor([float("nan") if i >= 7 else 1.0]) for i in range(25)]
+    with pytest.raises(ValueError, match="at step 8 of epoch 1: loss nan"):
+        engine.read_losses(learner)
+
+
+def test_collapse_is_said_aloud(tmp_path, capsys):
+    dead = own_recipe(epochs=3, optimiser={"name": "sgd", "lr": 1e-9})
+    noise = {name: (torch.zeros_like(x), y) for name, (x, y) in tabular().items()}
+    training.fit(dead, model=network(), data=noise, out=tmp_path, show=True)
+    printed = capsys.readouterr().out
+
+    assert printed.count("validation accuracy is at chance") == 1
+    assert "lower optimiser.lr" in printed
+
+
+def test_chance_is_judged_after_the_warm_up_and_over_two_epochs():
+    rows = [{"epoch": i, "val/accuracy": a} for i, a in enumerate([0.1, 0.1, 0.9, 0.1, 0.11], start=1)]
+
+    assert selection.at_chance(rows[:2], 0.1, 1000, after=0)
+    assert not selection.at_chance(rows[:2], 0.1, 1000, after=2)
+    assert not selection.at_chance(rows[:4], 0.1, 1000, after=0)
+    assert not selection.at_chance(rows[:1], 0.1, 1000, after=0)
+
+
+def test_a_model_with_the_wrong_number_of_outputs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="model: it gives outputs of shape .*1.* use one output per class"):
+        trained(own_recipe(loss="CrossEntropy + MbLS"), model=network(1), out=tmp_path)
+    with pytest.raises(ValueError, match="mine.* has 3 classes"):
+        trained(own_recipe(), model=network(5), out=tmp_path)
+
+
+# Selection
+
+
+def rows(*values):
+    return [
+        {"epoch": i, "val/accuracy": a, "val/nll": n, "val/sce": s}
+        for i, (a, n, s) in enumerate(values, start=1)
+    ]
+
+
+HISTORY = rows(
+    (0.900, 0.50, 0.010), (0.903, 0.40, 0.012), (0.906, 0.45, 0.030), (0.906, 0.60, 0.020), (0.7, 0.9, 0.001)
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "epoch"), [("val_accuracy", 3), ("val_nll", 2), ("val_sce", 2), ("last", 5)]
+)
+def test_each_rule_selects_its_epoch(rule, epoch):
+    assert selection.chosen_epoch(HISTORY, rule) == epoch
+
+
+@pytest.mark.parametrize("rule", ["val_accuracy", "val_nll", "val_sce", "last"])
+def test_the_weights_of_whatever_is_chosen_later_are_kept(rule):
+    """Epoch by epoch, keeping only candidates, the choice is always among what was kept."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        values = torch.rand(12, 3, generator=generator)
+        values[:, 0] = 0.9 + (values[:, 0] * 10).round() / 1000
+        history, kept = rows(*values.tolist()), set()
+        for end in range(1, 13):
+            candidates = selection.candidate_epochs(history[:end], rule)
+            assert candidates <= kept | {end}
+            kept = candidates
+            assert selection.chosen_epoch(history[:end], rule) in kept
+
+
+def test_the_weights_are_those_of_the_chosen_epoch(tmp_path):
+    run, model = trained(own_recipe(epochs=6, optimiser={"name": "sgd", "lr": 0.5}), out=tmp_path)
+    best = max(run.history, key=lambda row: row["val/accuracy"])
+    x, y = tabular()["val"]
+
+    assert float((model(x).argmax(1) == y).double().mean()) == pytest.approx(best["val/accuracy"])
+    assert run.metrics["val"]["accuracy"]["value"] == pytest.approx(best["val/accuracy"])
+
+
+def test_the_test_set_decides_nothing(tmp_path):
+    """Other test labels: other test metrics, the same weights and history."""
+    parts = tabular()
+    x, y = parts["test"]
+    run, model = trained(own_recipe(), parts, out=tmp_path / "a")
+    other, again = trained(own_recipe(), {**parts, "test": (x, (y + 1) % 3)}, out=tmp_path / "b")
+
+    assert run.metrics["test"] != other.metrics["test"]
+    assert run.metrics["val"] == other.metrics["val"]
+    for ours, theirs in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_test_split_is_not_read_before_the_end(tmp_path, monkeypatch):
+    seen = []
+    whole = engine.predicted_logits
+    monkeypatch.setattr(
+        engine,
+        "predicted_logits",
+        lambda learner, part: seen.append((learner.epoch, part)) or whole(learner, part),
+    )
+    trained(own_recipe(epochs=3), out=tmp_path)
+
+    assert seen == [(1, "val"), (2, "val"), (3, "val"), (3, "val"), (3, "test")]
+
+
+def test_logits_of_named_splits_are_written_each_epoch(tmp_path):
+    run = training.fit(small("epoch_predictions=[test, noise-1]", "selection=last"), out=tmp_path)
+    logits, labels = run.predictions("epochs/test-2")
+
+    assert torch.equal(logits, run.predictions("test")[0])
+    assert torch.equal(labels, data.load("digits").test.labels)
+    assert run.predictions("epochs/noise-1-1")[0].shape == (359, 10)
+    assert not torch.equal(run.predictions("epochs/test-1")[0], logits)
+
+
+# A user's own module and tensors
+
+
+def test_fit_trains_a_module_of_ones_own_in_place(tmp_path):
+    model = network()
+    run = training.fit(
+        own_recipe(loss="Focal + MACC(warmup=10)", epochs=5), model=model, data=tabular(), out=tmp_path
+    )
+    x, _ = tabular()["test"]
+
+    assert isinstance(model[2], macc.MCDropoutLinear)
+    assert not model.training
+    torch.testing.assert_close(run.predictions("test")[0], model(x))
+    assert run.metrics["test"]["accuracy"]["value"] > 0.7
+    assert run.path.name.startswith("mine-mine-")
+
+
+def test_other_initial_weights_are_another_run_and_the_same_ones_are_found(tmp_path):
+    first, trained_model = trained(own_recipe(), out=tmp_path)
+    again, found = trained(own_recipe(), out=tmp_path)
+    torch.manual_seed(99)
+    other, _ = trained(own_recipe(), model=nn.Sequential(nn.Linear(6, 3)), out=tmp_path)
+
+    assert first == again != other
+    for ours, theirs in zip(found.parameters(), trained_model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_model_with_a_head_of_its_own_keeps_it(tmp_path):
+    model = macc.attach(network(), p=0.4, estimator="analytic")
+    trained(own_recipe(loss="CrossEntropy + MACC"), model=model, out=tmp_path)
+
+    assert model[2].p == 0.4
+
+
+def test_missing_splits_are_named(tmp_path):
+    with pytest.raises(ValueError, match="'val' is missing"):
+        training.fit(
+            own_recipe(),
+            model=network(),
+            data={"train": tabular()["train"], "test": tabular()["test"]},
+            out=tmp_path,
+        )
+
+
+# Frozen backbones
+
+
+def images(augmentation=None):
+    generator = torch.Generator().manual_seed(0)
+
+    def part(n):
+        labels = torch.arange(n) % 3
+        pixels = torch.rand(n, 3, 16, 16, generator=generator)
+        pixels[torch.arange(n), labels] += 0.5
+        return Part(inputs=pixels, labels=labels)
+
+    return Splits(
+        name="mine", kind="image", classes=("a", "b", "c"), train=part(96), val=part(48), test=part(48),
+        augmentation=augmentation,
+    )  # fmt: skip
+
+
+def frozen_run(tmp_path, monkeypatch, augmentation=None, **changes):
+    """The run, the model, and how many samples went through its backbone."""
+    torch.manual_seed(0)
+    model, seen = macc.models.build("resnet20", num_classes=3), []
+    model.conv1.register_forward_hook(lambda _m, inputs, _o: seen.append(len(inputs[0])))
+    slow = {"name": "sgd", "lr": 0.01}
+    recipe = own_recipe(
+        freeze="backbone", epochs=4, batch_size=24, loss="Focal + MACC", optimiser=slow, **changes
+    )
+    run = training.fit(recipe, model=model, data=images(augmentation), out=tmp_path, show=True)
+    return run, model, sum(seen)
+
+
+def test_a_frozen_backbone_runs_once_over_the_data(tmp_path, monkeypatch, capsys):
+    torch.manual_seed(0)
+    before = macc.models.build("resnet20", num_classes=3).state_dict()
+    run, model, samples = frozen_run(tmp_path, monkeypatch)
+
+    assert samples == 96 + 48 + 48
+    assert "running the frozen backbone once over 192 samples" in capsys.readouterr().out
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]) != name.startswith("fc."), name
+    assert run.weights().keys() == before.keys()
+    logits, _ = run.predictions("test")
+    torch.testing.assert_close(logits, model(images().test.inputs), rtol=1e-4, atol=1e-4)
+    assert run.history[-1]["train/loss"] < run.history[0]["train/loss"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"), [({"freeze_bn": False}, "statistics move"), ({}, "augmented at random")]
+)
+def test_a_backbone_that_changes_runs_in_every_step(tmp_path, monkeypatch, capsys, changes, reason):
+    augmentation = None if changes else data.Augmentation(flip=True)
+    _, model, samples = frozen_run(tmp_path, monkeypatch, augmentation, **changes)
+    drifted = not torch.equal(model.bn1.running_mean, torch.zeros(16))
+
+    assert samples > 4 * 96
+    assert reason in capsys.readouterr().out
+    assert drifted == ("freeze_bn" in changes)
+    assert not any(p.requires_grad for name, p in model.named_parameters() if not name.startswith("fc"))
+
+
+def test_features_that_do_not_fit_are_not_cached(monkeypatch):
+    monkeypatch.setattr(frozen, "CACHE_BYTES", 1000)
+    model = macc.models.build("resnet20", num_classes=3)
+
+    assert "of memory" in frozen.why_not_cached(images(), model, freeze_bn=True)
+
+
+# Around it
+
+
+def test_trackers_of_accelerate(tmp_path):
+    pytest.importorskip("tensorboard")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        run, _ = trained(own_recipe(trackers=["tensorboard"]), out=tmp_path)
+
+    assert list(run.path.rglob("events.out.tfevents*"))
+
+
+def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("macc.training.fitting.get_available_trackers", list)
+    with pytest.raises(ValueError, match="trackers: mlflow is not installed; pip install mlflow"):
+        trained(own_recipe(trackers=["mlflow"]), out=tmp_path)
+
+
+def test_memory_does_not_grow_over_fifty_epochs(tmp_path, monkeypatch):
+    from macc.training.fitting import Recorder
+
+    counts, whole = [], Recorder.epoch
+
+    def epoch(self, learner):
+        whole(self, learner)
+        if learner.epoch in (10, 50):
+            gc.collect()
+            counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+
+    monkeypatch.setattr(Recorder, "epoch", epoch)
+    trained(own_recipe(epochs=50, loss="CrossEntropy + MACC"), out=tmp_path)
+
+    assert counts[1] <= counts[0]
+
+
+def test_the_environment_is_recorded(tmp_path):
+    run = training.fit(small(), out=tmp_path)
+    found = json.loads((run.path / "environment.json").read_text())
+
+    assert found["macc"] == macc.__version__
+    assert found["packages"]["torch"] == torch.__version__
+    assert found["num_processes"] == 1
+    assert found["threads"] == torch.get_num_threads()
+    assert found["data_sha256"] == data.load("digits").subset(train=320, seed=0).digest()
+    assert run.path.name == f"digits-small_cnn-{found['run_sha256'][:12]}"
+    assert {"commit", "processor", "cores", "python", "device"} <= set(found)
+
+
+def test_names_on_disk_are_plain():
+    recipe = own_recipe(dataset="arrays:/tmp/Über Data.npz", model="hf:facebook/deit-tiny")
+    from macc.training.runs import run_path
+
+    assert (
+        run_path("runs", recipe, "0123456789abcdef").name
+        == "arrays-tmp-ber-data.npz-hf-facebook-deit-tiny-0123456789ab"
+    )

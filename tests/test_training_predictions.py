@@ -1,0 +1,198 @@
+"""After training: other data, noise, moments, ensembles; and the commands for them."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from macc import data, metrics, training
+from macc.training import recipe as recipes
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three finished runs on the digits: two seeds with a head, one without."""
+    out = tmp_path_factory.mktemp("runs")
+    patch = pytest.MonkeyPatch()
+    patch.setattr("macc.training.fitting.RESAMPLES", 100)
+    with patch.context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = [training.fit(recipes.load("digits", scale="smoke", seed=seed), out=out) for seed in (0, 1)]
+        plain = recipes.load("digits", scale="smoke", loss="CrossEntropy")
+        found.append(training.fit(plain, out=out))
+    patch.undo()
+    return found
+
+
+def macc(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "macc", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_shifted_test_sets_by_the_command(runs):
+    result = macc("predict", runs[0].path, "--data", "digits")
+
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 10
+    clean, labels = runs[0].predictions("test")
+    light, _ = runs[0].predictions("digits/noise-1")
+    heavy, noisy_labels = runs[0].predictions("digits/noise-5")
+    accuracies = [metrics.accuracy(z, labels, from_logits=True) for z in (clean, light, heavy)]
+    assert torch.equal(labels, noisy_labels)
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert accuracies[0] > accuracies[2]
+
+
+def test_predicting_again_gives_the_same_logits(runs, tmp_path):
+    written = training.predict(runs[0], out=tmp_path)
+
+    assert [path.name for path in written] == ["val.npz", "test.npz"]
+    for path in written:
+        assert np.array_equal(np.load(path)["logits"], runs[0].predictions(path.stem)[0].numpy())
+
+
+def test_moments(runs, tmp_path):
+    (_, test) = training.predict(runs[0], moments=True, out=tmp_path)
+    found = np.load(test)
+
+    assert found["mean"].shape == found["variance"].shape == (359, 10)
+    assert (found["variance"] > 0).all()
+    assert np.corrcoef(found["mean"].ravel(), found["logits"].ravel())[0, 1] > 0.95
+    again = np.load(training.predict(runs[0], moments=True, out=tmp_path / "again")[1])
+    assert np.array_equal(found["variance"], again["variance"])
+
+
+def test_moments_need_a_head(runs, tmp_path):
+    result = macc("predict", runs[2].path, "--moments")
+
+    assert result.returncode == 2
+    assert "has no MC-dropout head" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_perturbed_validation_logits_fall_in_equal_steps_to_chance(runs, tmp_path):
+    written = training.predict(runs[0], perturb=True, out=tmp_path)
+    clean, labels = runs[0].predictions("val")
+    accuracies, noise = [metrics.accuracy(clean, labels, from_logits=True)], []
+    for path in written:
+        found = np.load(path)
+        accuracies.append(metrics.accuracy(found["logits"], found["labels"], from_logits=True))
+        noise.append(float(found["noise"]))
+
+    assert [path.name for path in written] == [f"gaussian-{level}.npz" for level in range(1, 11)]
+    assert noise == sorted(noise)
+    wanted = np.linspace(accuracies[0], 0.1, 11)
+    assert np.abs(np.array(accuracies) - wanted).max() < 0.05
+
+
+def test_noise_on_tokens_is_refused():
+    from macc.training.predictions import _perturbed
+
+    tokens = data.Part(inputs=torch.zeros(4, 30, dtype=torch.int64), labels=torch.arange(4) % 2)
+    splits = data.Splits(
+        name="texts", kind="tokens", classes=("a", "b"), train=tokens, val=tokens, test=tokens
+    )
+    with pytest.raises(ValueError, match="tokens are no numbers"):
+        next(_perturbed(nn.Identity(), splits, 4, torch.device("cpu")))
+
+
+def test_other_classes_are_refused(runs):
+    with pytest.raises(ValueError, match="they must be the same"):
+        training.predict(runs[0], data="synthetic")
+
+
+def test_the_mean_of_probabilities(runs, tmp_path):
+    path = tmp_path / "ensemble.npz"
+    result = macc("ensemble", runs[0].path, runs[1].path, runs[2].path, "-o", path)
+    found = np.load(path)
+    expected = torch.stack([run.predictions("test")[0].double().softmax(1) for run in runs]).mean(0)
+
+    assert result.stdout.strip() == str(path)
+    np.testing.assert_allclose(found["probs"], expected.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(torch.from_numpy(found["logits"]).double().softmax(1), expected, rtol=1e-5)
+    one = [metrics.nll(run.predictions("test")[0], found["labels"], from_logits=True) for run in runs]
+    assert metrics.nll(found["probs"], found["labels"]) < max(one)
+
+
+def test_ensembles_that_make_no_sense(runs, tmp_path):
+    with pytest.raises(ValueError, match="at least two runs"):
+        training.ensemble(runs[:1], tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=r"\.npz"):
+        training.ensemble(runs, tmp_path / "a.csv")
+    with pytest.raises(ValueError, match="has no predictions 'train'; there are "):
+        training.ensemble(runs, tmp_path / "a.npz", split="train")
+
+
+def test_a_folder_that_is_no_finished_run(runs, tmp_path):
+    with pytest.raises(ValueError, match=r"no recipe\.yaml"):
+        training.open_run(tmp_path)
+    (tmp_path / "recipe.yaml").write_bytes((runs[0].path / "recipe.yaml").read_bytes())
+    with pytest.raises(ValueError, match="is not finished"):
+        training.open_run(tmp_path)
+
+
+def test_damaged_weights_are_one_sentence(runs, tmp_path):
+    for name in ("recipe.yaml", "metrics.json", "environment.json"):
+        (tmp_path / name).write_bytes((runs[0].path / name).read_bytes())
+    (tmp_path / "best.safetensors").write_bytes((runs[0].path / "best.safetensors").read_bytes()[:200])
+    with pytest.raises(ValueError, match="is damaged"):
+        training.predict(training.open_run(tmp_path))
+
+
+def test_the_train_command_says_what_it_did(tmp_path):
+    result = macc(
+        "train",
+        "digits",
+        "--scale",
+        "smoke",
+        "--set",
+        "epochs=1",
+        "--loss",
+        "CrossEntropy",
+        "--out",
+        tmp_path,
+    )
+    lines = result.stdout.splitlines()
+
+    assert result.returncode == 0, result.stderr
+    assert lines[0] == "digits, small_cnn (scale: smoke): CrossEntropy; no MC-dropout head"
+    assert lines[1].startswith("1295 samples to train, 143 to validate, 359 to test; 1 epochs on ")
+    assert lines[2].startswith("epoch 1/1  CrossEntropy ")
+    assert "val acc " in lines[2]
+    assert "ECE " in lines[2]
+    assert "0 s left" in lines[2]
+    assert "accuracy %" in result.stdout
+    assert "best.safetensors" in result.stdout
+    assert result.stderr == ""
+    again = macc(
+        "train",
+        "digits",
+        "--scale",
+        "smoke",
+        "--set",
+        "epochs=1",
+        "--loss",
+        "CrossEntropy",
+        "--out",
+        tmp_path,
+    )
+    assert "is finished already" in again.stdout
+
+
+def test_recipes_by_the_command():
+    shown = macc("recipe", "list").stdout.splitlines()
+    assert [line.split()[0] for line in shown] == recipes.names()
+    assert next(line for line in shown if line.startswith("svhn")).endswith(
+        "not yet: needs the data set svhn"
+    ) or ("svhn" in data.known())
+    text = macc("recipe", "show", "cifar10", "--loss", "CrossEntropy", "--set", "epochs=200").stdout
+    assert "last_factor: 0.1  # auto: the baselines' setting" in text
+    assert "loss: CrossEntropy  # --loss" in text
+    assert "epochs: 200  # --set epochs=200" in text
+    assert json.loads(macc("recipe", "schema").stdout)["title"] == "macc recipe"

@@ -1,0 +1,169 @@
+"""Recipes: what they refuse and with which sentence, what `auto` stands for, where each value comes from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import macc
+from macc.training import recipe as recipes
+from macc.training.recipe import Head, Recipe, load
+
+FOLDER = Path(macc.__file__).parent / "recipes"
+PLAIN = "dataset: digits\nmodel: small_cnn\nloss: CrossEntropy\nepochs: 4\nbatch_size: 64\noptimiser: {name: sgd, lr: 0.1}\n"
+
+
+def written(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("epochz=3", "--set epochz=3: unknown key 'epochz'; did you mean 'epochs'?"),
+        ("optimiser.lrr=3", "unknown key 'optimiser.lrr'; did you mean 'lr'?"),
+        ("schedule.last_factor=1", "unknown key 'schedule.last_factor'; there are name, final, warmup"),
+        ("subset.trian=3", "did you mean 'train'?"),
+        ("optimiser.name=sgdd", "optimiser.name must be one of sgd, adam, adamw, got 'sgdd'"),
+        ("optimiser={lr: 1}", "the key 'optimiser.name' is missing"),
+        ("epochs=three", "epochs must be a valid integer, got 'three'"),
+        ("epochs=true", "epochs must be a valid integer, got True"),
+        ("epochs=0", "epochs must be greater than or equal to 1, got 0"),
+        ("head=none", "head: 'CrossEntropy + MACC(warmup=240)' needs the variance"),
+        ("head=yes please", "head must be 'auto' or 'none', got 'yes please'"),
+        ("head.samples=1", "head.samples: 'CrossEntropy + MACC(warmup=240)' needs a variance"),
+        ("head.p=2", "head.p must be less than 1, got 2"),
+        ("accumulate=4", "write accumulate: 1, or penalty_batch: micro"),
+        ("loss=Focal + MAC", "did you mean 'MACC'?"),
+        ("schedule={name: multistep, milestones: [30]}", "epoch 30 is never reached in 24 epochs"),
+        ("schedule={name: multistep, milestones: [3, 2]}", "must rise"),
+        ("optimiser.lr=.nan", "optimiser.lr must be"),
+        ("trackers=[wandb]", "must be 'tensorboard' or 'mlflow', got 'wandb'"),
+        ("scale=huge", "scale must be 'smoke', 'cpu' or 'full', got 'huge'"),
+        ("epochs", "`--set` takes key=value"),
+        ("epochs=[1", "cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_the_key_the_value_and_the_cure(change, message):
+    with pytest.raises(ValueError) as caught:
+        load("digits", overrides=[change])
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "digits" in str(caught.value) or "--set" in str(caught.value)
+
+
+def test_accumulation_is_allowed_where_it_changes_nothing_or_is_asked_for():
+    assert load("digits", overrides=["accumulate=4", "penalty_batch=micro"]).accumulate == 4
+    assert load("digits", loss="CrossEntropy + 0.1*MbLS", overrides=["accumulate=4"]).accumulate == 4
+    with pytest.raises(ValueError, match="choose a divisor"):
+        load("digits", loss="CrossEntropy", overrides=["accumulate=3"])
+
+
+def test_auto_is_resolved_by_what_the_loss_needs():
+    steps = ["schedule={name: multistep, milestones: [10, 20]}"]
+    with_macc = load("digits", overrides=steps).resolved()
+    without = load("digits", loss="Focal(gamma=2)", overrides=steps).resolved()
+
+    assert with_macc.head == Head(p=0.2)
+    assert with_macc.schedule.last_factor == 0.02
+    assert without.head == "none"
+    assert without.schedule.last_factor == 0.1
+    assert "last_factor: 0.02  # auto: the paper's MACC setting" in with_macc.to_yaml()
+    assert "p: 0.2  # auto: a term needs variance" in with_macc.to_yaml()
+
+
+def test_explicit_values_are_not_resolved_away():
+    kept = load("digits", loss="CrossEntropy", overrides=["head={p: 0.5, samples: 1}"]).resolved()
+
+    assert kept.head == Head(p=0.5, samples=1)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "full"])
+def test_every_recipe_loads_at_every_scale_with_a_source_for_each_value(name, scale):
+    recipe = load(name, scale=scale).resolved()
+    text = recipe.to_yaml()
+
+    assert recipe.scale == scale
+    assert Recipe.model_validate(yaml.safe_load(text)) == Recipe.model_validate(recipe.to_dict())
+    for line in text.splitlines():
+        assert "  # " in line or line.endswith(":"), line
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_files_name_a_source_for_every_value_they_set(name):
+    text = (FOLDER / f"{name}.yaml").read_text()
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare and not bare.startswith("#") and not bare.endswith((":", "{}")):
+            assert "  # " in line, f"{name}: {line}"
+
+
+def test_a_resolved_recipe_reads_back_with_its_sources(tmp_path):
+    first = load("digits", scale="smoke", seed=3).resolved()
+    again = load(written(tmp_path, first.to_yaml()))
+
+    assert again.to_dict() == first.to_dict()
+    assert again.to_yaml() == first.to_yaml()
+
+
+def test_options_win_over_the_file_and_scale_over_its_values(tmp_path):
+    path = written(tmp_path, PLAIN + "scales: {smoke: {epochs: 1, optimiser: {lr: 0.5}}}\n")
+
+    assert load(path, scale="smoke").optimiser.lr == 0.5
+    assert load(path, scale="smoke").optimiser.momentum == 0.9
+    assert load(path, scale="smoke", overrides=["epochs=3"]).epochs == 3
+    with pytest.raises(ValueError, match="has no scale 'cpu'; it has smoke, full"):
+        load(path, scale="cpu")
+
+
+def test_another_schedule_keeps_nothing_of_the_old_one(tmp_path):
+    path = written(
+        tmp_path,
+        PLAIN
+        + "schedule: {name: multistep, milestones: [2]}\nscales: {smoke: {schedule: {name: onecycle}}}\n",
+    )
+
+    assert load(path, scale="smoke").schedule == recipes.OneCycle(name="onecycle")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x [1]\nb: *x\n", "aliases are not read"),
+        ("epochs: 1\nepochs: 2\n", "has the key 'epochs' twice"),
+        ("[1, 2]", "must be a mapping"),
+        ("a: [", "cannot be read at line"),
+        ("!!python/object/apply:os.system ['true']", "cannot be read"),
+        ("[" * 5000, "cannot be read"),
+        (PLAIN.replace("loss: CrossEntropy\n", ""), "the key 'loss' is missing"),
+        ("#" * 1_000_001, "may have 1000000"),
+        ("\x00", "cannot be read"),
+        ("", "must be a mapping"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path, text, message):
+    with pytest.raises(ValueError) as caught:
+        load(written(tmp_path, text))
+
+    assert message in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_a_name_that_is_none():
+    with pytest.raises(ValueError, match="no recipe is called 'digit'; did you mean 'digits'?"):
+        load("digit")
+    with pytest.raises(ValueError, match="there is no file nothing.yaml"):
+        load("nothing.yaml")
+
+
+def test_scientific_notation_is_a_number(tmp_path):
+    assert load(written(tmp_path, PLAIN + "clip: 1e-3\n")).clip == 0.001
+
+
+def test_the_schema_for_editors_is_current():
+    assert json.loads((FOLDER / "schema.json").read_text()) == recipes.schema()
