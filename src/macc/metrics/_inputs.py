@@ -13,9 +13,9 @@ from torch import Tensor
 
 Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 
-# A float64 copy of 4 MB: small enough for a cache, large enough that threads, which wait
-# for one another after every operation, do not wait often. Elsewhere launches are what costs.
-_CPU_BLOCK_ELEMENTS = 2**19
+# A float64 copy of 16 MB: large enough that threads, which wait for one another after every operation,
+# do not wait often. Elsewhere launches are what costs.
+_CPU_BLOCK_ELEMENTS = 2**21
 _DEVICE_BLOCK_ELEMENTS = 2**24
 # Each thread keeps its last CPU buffer: new memory costs a page fault every 4 kB, which small batches feel.
 _kept = threading.local()
