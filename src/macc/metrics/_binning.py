@@ -71,12 +71,7 @@ def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
 
 def top_labels(blocks: Iterable[Block]) -> TopLabels:
     """Confidence and correctness of each sample; of equal probabilities the first class is predicted."""
-    confidences, corrects = [], []
-    for block in blocks:
-        confidence, correct = _top(block)
-        confidences.append(confidence)
-        corrects.append(correct)
-    return TopLabels(torch.cat(confidences), torch.cat(corrects))
+    return TopLabels(*(torch.cat(part) for part in zip(*map(top_of_block, blocks), strict=True)))
 
 
 def top_bins(top: TopLabels, index: Tensor, bins: int) -> TopBins:
@@ -88,14 +83,15 @@ def top_bins(top: TopLabels, index: Tensor, bins: int) -> TopBins:
     )
 
 
-def _top(block: Block) -> tuple[Tensor, Tensor]:
+def top_of_block(block: Block) -> TopLabels:
+    """:func:`top_labels` of one block."""
     if block.given.device.type == "cpu" and block.given.dtype != torch.bfloat16:
         # Several times faster than torch's, on one thread; both give the first of equal values.
         predicted = torch.from_numpy(block.given.numpy().argmax(axis=1))
     else:
         predicted = block.given.argmax(dim=1)
     confidence = block.probs.gather(1, predicted[:, None])[:, 0]
-    return confidence, (predicted == block.labels).double()
+    return TopLabels(confidence, (predicted == block.labels).double())
 
 
 class ClassGaps:

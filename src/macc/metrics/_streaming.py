@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_labels
+from macc.metrics._binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_of_block
 from macc.metrics._calibration_errors import class_errors, max_gap, mean_gap
 from macc.metrics._inputs import Array, check_bins, predictions
 from macc.metrics._scores import squared_distance
@@ -59,8 +59,8 @@ class Batches:
         tops, scores = [], []
         for block in given.blocks():
             gaps.add(block)
-            tops.append(top_labels([block]))
-            scores.append(torch.stack([-block.log_likelihood.sum(), squared_distance(block)]))
+            tops.append(top_of_block(block))
+            scores += [-block.log_likelihood.sum(), squared_distance(block)]
         self._gaps.extend(gaps)
         self._tops += tops
         self._scores += scores
@@ -73,7 +73,7 @@ class Batches:
         top = TopLabels(*(torch.cat(part) for part in zip(*self._tops, strict=True)))
         self._gaps.add_to(sums.gaps)
         sums.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, self.bins), self.bins)).cpu())
-        sums.scores[:2] += torch.stack(self._scores).sum(0).cpu()
+        sums.scores[:2] += torch.stack(self._scores).view(-1, 2).sum(0).cpu()
         sums.scores[2] += self.num_samples
         self.clear()
 
