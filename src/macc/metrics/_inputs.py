@@ -199,7 +199,7 @@ def predictions(
         )
     targets = targets.to(device=scores.device, dtype=torch.int64)
     num_classes = scores.shape[1]
-    if not bool(((targets >= 0) & (targets < num_classes)).all()):
+    if int(targets.amin()) < 0 or int(targets.amax()) >= num_classes:
         at = int(((targets < 0) | (targets >= num_classes)).nonzero()[0, 0])
         raise ValueError(
             f"labels must lie in [0, {num_classes - 1}] for {num_classes} classes, "
