@@ -290,7 +290,7 @@ def tables(result: dict[str, Any]) -> str:
                 cells[index] = {c: (float(v.mean()), t * float(v.std(ddof=1))) for c, v in values.items()}
             low = {c: sorted(cell[c][0] for cell in cells.values())[2] for c in ("ece", "sce", "nll")}
             lines += [
-                f"### {problem['title']}: {test}",
+                f"## {problem['title']}: {test}",
                 "",
                 f"The fixed point of u is {fixed_point:.3f}.",
                 "",
