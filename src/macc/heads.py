@@ -397,7 +397,7 @@ def attach(
             f"already has an MC-dropout head at '{heads[0]}'" if heads[0] else "is an MC-dropout head already"
         )
         raise ValueError(f"the model {where}; call `macc.detach(model)` first")
-    name = _find_classifier(model, layer, example)
+    name = find_classifier(model, layer, example)
     linear = cast("nn.Linear", model.get_submodule(name))
     _refuse_layer(linear, name)
     _refuse_owner(model.get_submodule(name.rpartition(".")[0]), name)
@@ -615,7 +615,8 @@ def _refuse_owner(owner: nn.Module, name: str) -> None:
         )
 
 
-def _find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
+def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
+    """Dotted name of the linear layer that gives the logits; empty where the model is that layer."""
     if isinstance(model, nn.Linear):
         return ""
     # nn.MultiheadAttention reads the weight of its output projection and never calls it as a layer.

@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from macc.heads import Head, _find_classifier
+from macc.heads import Head, find_classifier
 
 
 def classifier_name(model: nn.Module) -> str:
     """Dotted name of the layer that :func:`macc.attach` would take, or has taken."""
     heads = [name for name, module in model.named_modules() if isinstance(module, Head)]
-    return heads[0] if heads else _find_classifier(model, None, None)
+    return heads[0] if heads else find_classifier(model, None, None)
