@@ -106,7 +106,7 @@ class ClassGaps:
         self._num_classes = num_classes
         self._bins = bins
         self._totals: list[Tensor] = []
-        self._classes: list[Tensor] = []
+        self._places: list[Tensor] = []
         self._values: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._label_probs: list[Tensor] = []
@@ -114,17 +114,17 @@ class ClassGaps:
     def add(self, block: Block) -> None:
         """Take in the rows of one block."""
         probs = block.probs
-        self._totals.append(torch.mv(probs.T, probs.new_ones(len(probs))))
-        at = _above(block.given, 1 / self._bins)
-        self._classes.append(at % self._num_classes)
-        self._values.append(probs.reshape(-1)[at])
+        self._totals.append(torch.mv(probs.T, _ones(probs.shape[0], probs.device)))
+        places = _above(block.given, 1 / self._bins)
+        self._places.append(places)
+        self._values.append(probs.view(-1)[places])
         self._labels.append(block.labels.clone())
         self._label_probs.append(block.label_probs)
 
     def extend(self, other: "ClassGaps") -> None:
         """Take in the rows that another one has seen."""
         self._totals += other._totals
-        self._classes += other._classes
+        self._places += other._places
         self._values += other._values
         self._labels += other._labels
         self._label_probs += other._label_probs
@@ -137,7 +137,7 @@ class ClassGaps:
 
     def add_to(self, gaps: Tensor) -> None:
         """Add the gaps to float64 ``(bins, K)`` on the CPU, in time that does not grow with their number."""
-        values, classes = torch.cat(self._values).cpu(), torch.cat(self._classes).cpu()
+        values, classes = self._entries()
         labels, label_probs = torch.cat(self._labels).cpu(), torch.cat(self._label_probs).cpu()
         flat = gaps.view(-1)
         gaps[0] -= torch.stack(self._totals).sum(0).cpu()
@@ -147,14 +147,25 @@ class ClassGaps:
 
     def samples(self) -> Tensor:
         """How many samples each bin of each class holds, float64 ``(bins, K)``."""
-        cells = self._cells(torch.cat(self._values).cpu(), torch.cat(self._classes).cpu())
-        counts = torch.bincount(cells, minlength=self._bins * self._num_classes).double()
+        counts = torch.bincount(
+            self._cells(*self._entries()), minlength=self._bins * self._num_classes
+        ).double()
         counts = counts.view(self._bins, self._num_classes)
         counts[0] += sum(len(labels) for labels in self._labels) - counts.sum(0)
         return counts
 
+    def _entries(self) -> tuple[Tensor, Tensor]:
+        """The scattered probabilities and the classes they are of."""
+        return torch.cat(self._values).cpu(), torch.cat(self._places).cpu() % self._num_classes
+
     def _cells(self, values: Tensor, classes: Tensor) -> Tensor:
         return bin_index(values, self._bins) * self._num_classes + classes
+
+
+@lru_cache(maxsize=8)
+def _ones(size: int, device: torch.device) -> Tensor:
+    """Not to be written to."""
+    return torch.ones(size, dtype=torch.float64, device=device)
 
 
 def class_gaps(given: Predictions, bins: int) -> ClassGaps:

@@ -65,7 +65,7 @@ class Predictions:
             for start in range(0, num_samples, rows):
                 scores = self.scores[start : start + rows]
                 labels = self.labels[start : start + rows]
-                probs = buffer[: len(scores)].copy_(scores)
+                probs = buffer[: scores.shape[0]].copy_(scores)
                 if self.from_logits:
                     torch.log_softmax(probs, dim=1, out=probs)
                     log_likelihood = probs.gather(1, labels[:, None])[:, 0]
@@ -96,7 +96,7 @@ class Predictions:
 
     def _check(self, probs: Tensor, start: int) -> None:
         # The scores as given, because float32 has half the bytes of its copy.
-        if not self.from_logits and self.scores[start : start + len(probs)].amin() < 0:
+        if not self.from_logits and self.scores[start : start + probs.shape[0]].amin() < 0:
             row, column = _first(probs < 0)
             raise ValueError(
                 f"probs[{start + row}, {column}] is {probs[row, column].item():.6g}, and a probability "
@@ -113,8 +113,9 @@ class Predictions:
             probs /= sums[:, None]
             return
         tolerance = max(1e-4, self.num_classes * torch.finfo(self.scores.dtype).eps)
+        smallest, largest = torch.aminmax(sums)
         # Written so that a NaN fails too.
-        if bool((sums - 1).abs().max() <= tolerance):
+        if bool((smallest >= 1 - tolerance) & (largest <= 1 + tolerance)):
             return
         row = int((~((sums - 1).abs() <= tolerance)).nonzero()[0, 0])
         given = self.scores[start + row]

@@ -46,7 +46,8 @@ class Batches:
         self.num_samples = 0
         self._gaps = ClassGaps(self.num_classes, self.bins)
         self._tops: list[TopLabels] = []
-        self._scores: list[Tensor] = []
+        self._log_likelihoods: list[Tensor] = []
+        self._squared_distances: list[Tensor] = []
 
     def add(self, probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> None:
         """Read one batch in one pass; a refused one leaves everything as it was."""
@@ -56,14 +57,16 @@ class Batches:
                 f"probs has {given.num_classes} classes, and this Calibration was made for {self.num_classes}"
             )
         gaps = ClassGaps(self.num_classes, self.bins)
-        tops, scores = [], []
+        tops, log_likelihoods, squared_distances = [], [], []
         for block in given.blocks():
             gaps.add(block)
             tops.append(top_of_block(block))
-            scores += [-block.log_likelihood.sum(), squared_distance(block)]
+            log_likelihoods.append(block.log_likelihood)
+            squared_distances.append(squared_distance(block))
         self._gaps.extend(gaps)
         self._tops += tops
-        self._scores += scores
+        self._log_likelihoods += log_likelihoods
+        self._squared_distances += squared_distances
         self.num_samples += given.num_samples
 
     def move_to(self, sums: Sums) -> None:
@@ -73,7 +76,8 @@ class Batches:
         top = TopLabels(*(torch.cat(part) for part in zip(*self._tops, strict=True)))
         self._gaps.add_to(sums.gaps)
         sums.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, self.bins), self.bins)).cpu())
-        sums.scores[:2] += torch.stack(self._scores).view(-1, 2).sum(0).cpu()
+        sums.scores[0] -= torch.cat(self._log_likelihoods).sum().cpu()
+        sums.scores[1] += torch.stack(self._squared_distances).sum().cpu()
         sums.scores[2] += self.num_samples
         self.clear()
 
