@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,51 @@ def test_a_process_that_dies_ends_the_other_with_an_error(tmp_path):
     assert launcher.returncode != 0
     assert time.monotonic() - killed < 60
     assert not [worker for worker in workers if worker.is_running() and worker.status() != "zombie"]
+
+
+def together(out, last_step):
+    """Two processes of ``pair.py``."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    pair = Path(__file__).with_name("pair.py")
+    return subprocess.run(
+        [*launch, str(pair), str(out), str(last_step)], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_two_processes_killed_within_an_epoch_go_on_to_the_same_bits(tmp_path):
+    """Dropout masks are sampled, so each process has to get its own generator back."""
+    assert together(tmp_path / "whole", 0).returncode == 0
+    assert together(tmp_path / "killed", 5).returncode != 0
+    rest = together(tmp_path / "killed", 0)
+    whole, killed = only_run(tmp_path / "whole"), only_run(tmp_path / "killed")
+
+    assert rest.returncode == 0, rest.stderr
+    assert re.search("going on after epoch 0 and [24] steps", rest.stdout)
+    for name in ("best.safetensors", "metrics.json", "predictions/test.npz"):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+    rows = [[{**row, "seconds": 0} for row in history(tmp_path / name)] for name in ("whole", "killed")]
+    assert rows[0] == rows[1]
+
+
+def test_a_signal_to_the_launcher_ends_both_with_a_checkpoint(tmp_path):
+    endless = command(tmp_path, "--set", "epochs=5000", processes=2)
+    for start in range(2):
+        with subprocess.Popen(
+            endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        ) as launcher:
+            printed = []
+            for line in launcher.stdout:
+                printed.append(line)
+                if line.startswith("epoch ") and "/5000" in line:
+                    break
+            launcher.send_signal(signal.SIGTERM)
+            _, errors = launcher.communicate(timeout=60)
+
+        assert launcher.returncode != 0
+        assert errors.count("the same command goes on from there") == 1, errors
+        assert any(line.startswith("going on after epoch") for line in printed) == (start == 1)
+    (checkpoint,) = (only_run(tmp_path) / "checkpoint").iterdir()
+    assert (checkpoint / "complete").is_file()
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():

@@ -111,6 +111,25 @@ def test_a_resolved_recipe_reads_back_with_its_sources(tmp_path):
     assert again.to_yaml() == first.to_yaml()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epoch": 3}, "recipe: unknown key 'epoch'; did you mean 'epochs'?"),
+        ({"epochs": 0}, "recipe: epochs must be greater than or equal to 1, got 0"),
+        ({"loss": "Fokal"}, "recipe: loss: "),
+        ({"optimiser": {"name": "sgd", "lr": -1}}, "recipe: optimiser.lr must be greater than 0, got -1"),
+    ],
+)
+def test_a_mistake_in_python_is_one_sentence_too(changes, message):
+    values = {"dataset": "digits", "model": "small_cnn", "loss": "CrossEntropy", "epochs": 1, "batch_size": 8}
+    values |= {"optimiser": {"name": "sgd", "lr": 0.1}, **changes}
+    with pytest.raises(ValueError) as caught:
+        Recipe(**values)
+
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
 def test_options_win_over_the_file_and_scale_over_its_values(tmp_path):
     path = written(tmp_path, PLAIN + "scales: {smoke: {epochs: 1, optimiser: {lr: 0.5}}}\n")
 

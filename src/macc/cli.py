@@ -87,7 +87,8 @@ def train(
     try:
         run = training.fit(chosen, out=out, root=data, show=True)
     except training.Interrupted as stopped:
-        typer.echo(f"macc: {stopped}", err=True)
+        if str(stopped):
+            typer.echo(f"macc: {stopped}", err=True)
         raise typer.Exit(128 + stopped.number) from None
     if os.environ.get("RANK", "0") == "0":
         console = Console()

@@ -10,7 +10,7 @@ class Interrupted(KeyboardInterrupt):
     """Training was asked to stop; its message says how to go on.
 
     Args:
-        message: What to tell the user.
+        message: What to tell the user; of several processes only the main one has something to tell.
         number: The signal.
     """
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from macc.training._files import TEMPORARY, check_space, json_bytes, sync_folder, tensor_bytes
 
-FORMAT = 1
+FORMAT = 2
 COMPLETE = "complete"
 _NAME = re.compile(r"(\d+)(?:\.(\d+))?")
 
@@ -36,8 +36,8 @@ class Checkpoint:
         criterion: State dict of the loss: its warm-up counters.
         optimiser: State dict of the optimiser.
         scaler: State of the gradient scaler, with fp16.
-        sums: Sums of the loss and its terms over the steps of the unfinished epoch.
-        generators: For an unfinished epoch, the state of the generators of each process.
+        unfinished: Of an unfinished epoch, for each process: ``sums`` of the loss and its terms over the steps
+            done, and the states of its ``generators``.
     """
 
     run: str
@@ -49,8 +49,7 @@ class Checkpoint:
     criterion: Mapping[str, Tensor]
     optimiser: Mapping[str, Any]
     scaler: Mapping[str, Any] = field(default_factory=dict)
-    sums: Mapping[str, float] = field(default_factory=dict)
-    generators: list[dict[str, Any]] = field(default_factory=list)
+    unfinished: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -74,8 +73,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         "history": checkpoint.history,
         "optimiser": rest,
         "scaler": dict(checkpoint.scaler),
-        "sums": dict(checkpoint.sums),
-        "generators": checkpoint.generators,
+        "unfinished": checkpoint.unfinished,
     }
     contents = {
         "model.safetensors": tensor_bytes(checkpoint.model),
@@ -165,8 +163,7 @@ def read(path: Path, *, run: str, processes: int) -> Checkpoint:
         criterion=tensors["criterion"],
         optimiser=_joined_optimiser(tensors["optimiser"], state["optimiser"]),
         scaler=state["scaler"],
-        sums=state["sums"],
-        generators=state["generators"],
+        unfinished=state["unfinished"],
     )
 
 

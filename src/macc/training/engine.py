@@ -6,7 +6,7 @@ and of the weights before it, so that a run can be broken off and taken up anywh
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -271,15 +271,26 @@ def _measured(
         values = output if isinstance(output, LogitMoments) else (output,)
         if all(bool(value.isfinite().all()) for value in values):
             raise
-        read_losses(learner)
         raise ValueError(
             f"the logits are not finite at step {learner.step + 1} of epoch {learner.epoch + 1}; "
-            f"before it, the means of the epoch were {_shown(learner) or 'not known yet'}; {_remedy(learner)}"
+            f"{_before(learner)}; {_remedy(learner)}"
         ) from None
 
 
-def _shown(learner: Learner) -> str:
-    return ", ".join(f"{name} {value / learner.step:.4g}" for name, value in learner.sums.items())
+def _before(learner: Learner) -> str:
+    """The terms of the last step that had any; of those already read, only the means are known."""
+    if learner.unread:
+        return (
+            f"the step before it had {_shown(zip(learner.terms, learner.unread[-1].tolist(), strict=True))}"
+        )
+    if learner.sums:
+        means = ((name, total / learner.step) for name, total in learner.sums.items())
+        return f"the steps before it had on average {_shown(means)}"
+    return "it is the first step of the epoch"
+
+
+def _shown(values: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values)
 
 
 def _micro_batches(inputs: Tensor, labels: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -303,7 +314,7 @@ def read_losses(learner: Learner) -> None:
 
 
 def _not_finite(learner: Learner, step: int, values: Sequence[float]) -> str:
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(learner.terms, values, strict=True))
+    shown = _shown(zip(learner.terms, values, strict=True))
     return f"the loss is not finite at step {step} of epoch {learner.epoch + 1}: {shown}; {_remedy(learner)}"
 
 
@@ -427,16 +438,18 @@ def restore(learner: Learner, checkpoint: Any) -> None:
         learner.accelerator.scaler.load_state_dict(dict(checkpoint.scaler))
     learner.epoch, learner.step = checkpoint.epoch, checkpoint.step
     learner.history = list(checkpoint.history)
-    learner.sums = dict(checkpoint.sums)
-    if checkpoint.generators:
-        restore_generators(checkpoint.generators[learner.accelerator.process_index])
+    if checkpoint.unfinished:
+        mine = checkpoint.unfinished[learner.accelerator.process_index]
+        learner.sums = dict(mine["sums"])
+        restore_generators(mine["generators"])
 
 
-def states_of_processes(learner: Learner) -> list[dict[str, Any]]:
-    """The generator states of every process, on every process."""
+def unfinished_epoch(learner: Learner) -> list[dict[str, Any]]:
+    """What each process has to get back to go on within an epoch, on every process."""
+    mine = {"sums": learner.sums, "generators": generator_states()}
     if learner.accelerator.num_processes == 1:
-        return [generator_states()]
-    return cast("list[dict[str, Any]]", gather_object([generator_states()]))
+        return [mine]
+    return cast("list[dict[str, Any]]", gather_object([mine]))
 
 
 def agreed(accelerator: Accelerator, value: Any) -> Any:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -193,10 +193,7 @@ def _own_splits(name: str, data: Mapping[str, Tensors]) -> Splits:
 
 def _model(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Module:
     """The model to train, with its head, its backbone frozen if the recipe says so."""
-    if model is None:
-        model = build_model(recipe, data)
-    elif isinstance(recipe.head, Head) and not _has_head(model):
-        model = _attached(recipe, model)
+    model = build_model(recipe, data) if model is None else with_head(recipe, model)
     if losses.parse(recipe.loss).needs_moments and not _has_head(model):
         raise recipe.complaint("head", f"{recipe.loss!r} needs an MC-dropout head; write head: auto")
     if recipe.freeze == "backbone":
@@ -220,7 +217,7 @@ def build_model(recipe: Recipe, data: Splits) -> nn.Module:
             raise recipe.complaint("model", str(error)) from error
     if recipe.image_size is not None:
         model.register_forward_pre_hook(_resize_to(recipe.image_size))
-    return _attached(recipe, model) if isinstance(recipe.head, Head) else model
+    return with_head(recipe, model)
 
 
 def _resize_to(size: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
@@ -234,8 +231,11 @@ def _resize_to(size: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]
     return resize
 
 
-def _attached(recipe: Recipe, model: nn.Module) -> nn.Module:
-    head = cast("Head", recipe.head)
+def with_head(recipe: Recipe, model: nn.Module) -> nn.Module:
+    """The model with the head a recipe asks for, put onto it unless it has one."""
+    head = recipe.head
+    if not isinstance(head, Head) or _has_head(model):
+        return model
     return heads.attach(model, p=head.p, samples=head.samples, estimator=head.estimator)
 
 
@@ -312,7 +312,11 @@ def _cached_if_frozen(
     )
     whole.to(accelerator.device)
     features = frozen.cached_features(
-        whole, data, batch_size=recipe.eval_batch_size, device=accelerator.device
+        whole,
+        data,
+        shifts=[name for name in recipe.epoch_predictions if name in data.shifts],
+        batch_size=recipe.eval_batch_size,
+        device=accelerator.device,
     )
     return frozen.classifier_of(whole), features
 
@@ -389,26 +393,19 @@ class Recorder:
     warned: bool = False
 
     def step(self, learner: Learner, steps: int) -> None:
-        """Show it; stop if asked to; write a checkpoint in a long epoch."""
+        """Show it; within an epoch, stop if asked to and write a checkpoint when one is due."""
         self.display.step(learner.epoch * steps + learner.step)
-        alone, inside = learner.accelerator.num_processes == 1, learner.step < steps
-        if self.stop.number is not None:
-            if alone and inside:
-                self._checkpoint(learner)
-            if alone or not inside:
-                self._say_goodbye(learner)
-        due = time.monotonic() - self.written >= self.checkpoint_seconds
-        if not alone:
+        if learner.step == steps:
+            return
+        number, due = self.stop.number, time.monotonic() - self.written >= self.checkpoint_seconds
+        if learner.accelerator.num_processes > 1:
             if learner.step % AGREE_EVERY:
                 return
-            number, due = engine.agreed(learner.accelerator, (self.stop.number, due))
-            if number is not None:
-                self.stop.number = number
-                if inside:
-                    self._checkpoint(learner)
-                self._say_goodbye(learner)
-        if due and inside:
+            number, due = engine.agreed(learner.accelerator, (number, due))
+        if due or number is not None:
             self._checkpoint(learner)
+        if number is not None:
+            self._say_goodbye(learner, number)
 
     def epoch(self, learner: Learner) -> None:
         """Write everything an epoch leaves; the checkpoint first, so that a row stands for one."""
@@ -433,10 +430,13 @@ class Recorder:
                     path.unlink()
         self.display.epoch(row)
         self._say_if_at_chance(learner)
+        number = engine.agreed(learner.accelerator, self.stop.number)
+        if number is not None and epoch < learner.recipe.epochs:
+            self._say_goodbye(learner, number)
 
     def _checkpoint(self, learner: Learner) -> None:
         engine.read_losses(learner)
-        generators = engine.states_of_processes(learner) if learner.step else []
+        unfinished = engine.unfinished_epoch(learner) if learner.step else []
         if learner.accelerator.is_main_process:
             scaler = learner.accelerator.scaler
             checkpoints.save(
@@ -450,16 +450,16 @@ class Recorder:
                     criterion=learner.criterion.state_dict(),
                     optimiser=learner.optimiser.state_dict(),
                     scaler=scaler.state_dict() if scaler is not None else {},
-                    sums=learner.sums,
-                    generators=generators,
+                    unfinished=unfinished,
                 ),
                 self.run.path / "checkpoint",
             )
         self.written = time.monotonic()
 
-    def _say_goodbye(self, learner: Learner) -> None:
-        number = cast("int", self.stop.number)
+    def _say_goodbye(self, learner: Learner, number: int) -> None:
         within = f" and {learner.step} steps of the next" if learner.step else ""
+        if not learner.accelerator.is_main_process:
+            raise Interrupted("", number)
         raise Interrupted(
             f"stopped after {learner.epoch} of {learner.recipe.epochs} epochs{within}; "
             f"the same command goes on from there ({self.run.path})",

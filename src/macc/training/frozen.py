@@ -1,6 +1,6 @@
 """A frozen backbone runs over the data once; its classifier is trained on what came out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -38,11 +38,12 @@ def cached_features(
     model: nn.Module,
     data: Splits,
     *,
+    shifts: Sequence[str] = (),
     batch_size: int,
     device: torch.device | str,
     on_batch: Callable[[], None] | None = None,
 ) -> Splits:
-    """The data as the classifier sees them: its inputs, from one pass in evaluation mode."""
+    """The data as the classifier sees them: its inputs, from one pass in evaluation mode; of ``shifts`` the named."""
     seen: list[Tensor] = []
     handle = classifier_of(model).register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].float().cpu())
@@ -50,7 +51,7 @@ def cached_features(
     model.eval()
     parts = {}
     try:
-        for name in ("train", "val", "test"):
+        for name in ("train", "val", "test", *shifts):
             seen.clear()
             with torch.inference_mode():
                 for inputs, _ in data.batches(name, batch_size=batch_size, device=device):
@@ -60,4 +61,13 @@ def cached_features(
             parts[name] = Part(inputs=torch.cat(seen), labels=data.parts()[name].labels)
     finally:
         handle.remove()
-    return replace(data, kind="features", shifts={}, normalisation=None, augmentation=None, **parts)  # type: ignore[arg-type]
+    return replace(
+        data,
+        kind="features",
+        train=parts["train"],
+        val=parts["val"],
+        test=parts["test"],
+        shifts={name: parts[name] for name in shifts},
+        normalisation=None,
+        augmentation=None,
+    )

@@ -1,7 +1,7 @@
 """Predictions of a finished run on other data, under noise, with moments; and of several runs together."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ from macc.data import Splits
 from macc.training import checkpoints, engine
 from macc.training._files import full_disk_explained, write_arrays
 from macc.training._randomness import derived_seed, kept_generators, seed_everything
-from macc.training.fitting import build_model, splits_for
+from macc.training.fitting import Tensors, build_model, splits_for, with_head
 from macc.training.runs import Run
 
 NOISE_LEVELS = 10
@@ -29,6 +29,7 @@ def predict(
     *,
     data: str | Splits | None = None,
     model: nn.Module | None = None,
+    trained_on: Splits | Mapping[str, Tensors] | None = None,
     moments: bool = False,
     perturb: bool = False,
     out: str | PathLike[str] | None = None,
@@ -44,6 +45,7 @@ def predict(
         data: A data set, by name or loaded: its shifted test sets are predicted, and its test set where it is
             not the run's own. Inputs are normalised as in training.
         model: The model of a run that was trained on a module of your own.
+        trained_on: The data of a run that was trained on data of your own, as :func:`fit` got them.
         moments: Add mean and variance of the logits under dropout; needs an MC-dropout head.
         perturb: Predict the validation split under Gaussian input noise of ten levels, chosen so that accuracy
             falls in equal steps from the clean one to chance; post-hoc calibrators fitted on these hold under
@@ -59,14 +61,19 @@ def predict(
         Tomani et al., *Post-hoc Uncertainty Calibration for Domain Drift Scenarios*, CVPR 2021 (``perturb``).
     """
     recipe = run.recipe
-    own = splits_for(recipe, None, root)
+    try:
+        own = splits_for(recipe, trained_on, root)
+    except ValueError as error:
+        if trained_on is not None:
+            raise
+        raise ValueError(f"{error} (data of your own are given as `trained_on`)") from error
     if run.environment["data_sha256"] != own.digest():
         raise ValueError(
             f"{recipe.dataset} is not what {run.path} was trained on: its hash differs; give the folder with the "
             "same files, or train again"
         )
     device = engine.accelerator_for(recipe).device
-    network = build_model(recipe, own) if model is None else model
+    network = build_model(recipe, own) if model is None else with_head(recipe, model)
     engine.place(network, own, device)
     checkpoints.load_module(network, run.weights(), run.path / "best.safetensors")
     if moments and not any(isinstance(module, heads.Head) for module in network.modules()):

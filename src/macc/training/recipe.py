@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 import yaml
 from pydantic import (
@@ -204,6 +204,12 @@ class Recipe(_Values):
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _origin: str = PrivateAttr(default="recipe")
 
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(_sentence(error, "recipe", values, {})) from error
+
     @property
     def sources(self) -> Mapping[str, str]:
         """Where each value comes from, by dotted key, as far as it is known."""
@@ -353,10 +359,13 @@ def load(
             del sources[known]
         sources[key] = option
         spelled[key] = option
+    odd = next((key for key in values if not isinstance(key, str)), None)
+    if odd is not None:
+        raise ValueError(f"{path}: a key must be text, got {odd!r}; `macc recipe show digits` has them all")
     try:
-        result = Recipe.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(_sentence(error, path, values, spelled)) from None
+        result = Recipe(**values)
+    except ValueError as error:
+        raise ValueError(_sentence(cast("ValidationError", error.__cause__), path, values, spelled)) from None
     result._sources = sources
     result._origin = path
     return result
