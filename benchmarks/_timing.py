@@ -16,7 +16,9 @@ class Ratio:
 
     @property
     def limit(self) -> str:
-        """What the ratio must reach."""
+        """What the ratio must reach, if anything on this machine."""
+        if self.at_most is None and self.at_least is None:
+            return ""
         return f"<= {self.at_most:g}" if self.at_most is not None else f">= {self.at_least:g}"
 
     @property

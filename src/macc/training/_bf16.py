@@ -22,7 +22,7 @@ def ensure_bf16_runs() -> None:
     Raises:
         ValueError: If it is too late for that in this process.
     """
-    if sys.platform != "linux" or LIMIT in os.environ or not _has_tiles() or not _illegal():
+    if sys.platform != "linux" or LIMIT in os.environ or not names_tiles() or not _illegal():
         return
     os.environ[LIMIT] = WITHOUT_TILES
     if _illegal():
@@ -34,7 +34,8 @@ def ensure_bf16_runs() -> None:
         )
 
 
-def _has_tiles() -> bool:
+def names_tiles() -> bool:
+    """Whether the processor says that it has matrix tiles (AMX)."""
     try:
         return "amx_tile" in Path("/proc/cpuinfo").read_text()
     except OSError:
