@@ -35,6 +35,7 @@ from macc.metrics._intervals import (
     l1,
     norm_of_gaps,
     plausible,
+    quantile,
 )
 from macc.metrics._scores import answered_samples, class_aurocs, squared_distances
 
@@ -543,20 +544,41 @@ def _equal_width(
     classwise = Gaps(*(torch.cat(parts, dim=-1) for parts in zip(*errors, strict=True)))
     calibration = SquaredGaps(*(torch.stack(parts).sum(0) for parts in zip(*squares, strict=True)))
     by_group = torch.bincount(draws.groups, squared_distance, minlength=draws.counts.shape[1])
-    brier = draws.counts @ by_group / num_samples
-    refinement = float(squared_distance.mean() - calibration.seen)
+    brier = squared_distance.mean()
+    least, most = calibration.deviation()
+    noise_of_brier = draws.counts @ by_group / num_samples - brier
     return classwise, {
         "sce": classwise.mean(),
         "brier_calibration": calibration,
-        "brier_refinement": Ordinary(refinement, refinement + brier - brier.mean() - calibration.centred()),
+        "brier_refinement": Refinement(
+            float(brier - calibration.seen), Deviation(noise_of_brier - most, noise_of_brier - least)
+        ),
     }
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """What is left of the Brier score: too small by as much as noise makes the calibration part too large."""
+
+    value: float
+    deviations: Deviation
+
+    def estimate(self, confidence: float) -> Estimate:
+        """The value less what resampling says it may be off by."""
+        tail = (1 - confidence) / 2
+        low = self.value - quantile(self.deviations.most, 1 - tail)
+        high = self.value - quantile(self.deviations.least, tail)
+        return Estimate(self.value, min(low, self.value), max(high, self.value))
+
+    def deviation(self) -> Deviation:
+        """As resampled."""
+        return self.deviations
 
 
 class SquaredGaps(NamedTuple):
     """Sums of squared gaps over shares of samples: the square of a norm, by which it is bounded."""
 
     seen: Tensor
-    resampled: Tensor
     null: Tensor
     shrunk: Tensor
     shrunk_noisy: Tensor
@@ -574,7 +596,6 @@ class SquaredGaps(NamedTuple):
         shrunk, grown = plausible(gaps, noise)
         return cls(
             total(gaps),
-            total(gaps + noise),
             total(null),
             total(shrunk),
             total(shrunk + noise),
@@ -604,10 +625,6 @@ class SquaredGaps(NamedTuple):
         """Between what shrunk and grown gaps show; noise enters squares more, the larger the gaps."""
         shrunk, grown = self.shrunk_noisy - self.shrunk, self.grown_noisy - self.grown
         return Deviation(torch.minimum(shrunk, grown), torch.maximum(shrunk, grown))
-
-    def centred(self) -> Tensor:
-        """Resampled sums about their mean."""
-        return self.resampled - self.resampled.mean()
 
 
 def _adaptive(probs: Tensor, threshold: float | None, draws: ClassDraws) -> Gaps:
