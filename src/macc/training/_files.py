@@ -65,8 +65,9 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 def check_space(folder: Path, size: int) -> None:
     """Refuse to start writing what the disk has no room for."""
     free = shutil.disk_usage(folder).free
-    if free < size + SPARE_BYTES:
-        raise OSError(ENOSPC, f"{size / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free", str(folder))
+    needed = size + SPARE_BYTES
+    if free < needed:
+        raise OSError(ENOSPC, f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free", str(folder))
 
 
 def sync_folder(folder: Path) -> None:
