@@ -6,7 +6,7 @@ import types
 import typing
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -25,6 +25,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 _BLOCK_ELEMENTS = 2**18
 # A matrix of 1 000 classes takes 20 MB.
 _LARGEST_FILE = 2**28
+# Times any logit, this is still far from overflow.
+_LARGEST_NUMBER = 1e12
 _FORMAT = 1
 
 
@@ -47,6 +49,8 @@ class Calibrator(ABC):
     """Whether the predicted class, the first of the largest, is the same before and after."""
     holds_identity: ClassVar[bool] = False
     """Whether some choice of parameters leaves the model's probabilities as they are."""
+    needs_every_class: ClassVar[bool] = False
+    """Whether each class has parameters of its own, which only samples of that class can tell."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -78,7 +82,7 @@ class Calibrator(ABC):
         return {"macc_calibrator": _FORMAT, "method": type(self).__name__, **plain}
 
     @abstractmethod
-    def _log_probs(self, logits: Tensor) -> Tensor:
+    def _log_probs(self, logits: Tensor, *more: Tensor) -> Tensor:
         """Logarithms of the probabilities of some rows, float64 ``(N, K)`` in and out; may overwrite them."""
 
     def _check(self) -> None:  # noqa: B027
@@ -108,10 +112,11 @@ Fitted = TypeVar("Fitted", bound=Calibrator)
 
 @dataclass(frozen=True)
 class Sample:
-    """Checked logits ``(N, K)`` and labels ``(N,)`` to fit to."""
+    """Checked logits ``(N, K)`` and labels ``(N,)`` to fit to, and tensors that go along with the rows."""
 
     logits: Tensor
     labels: Tensor
+    more: tuple[Tensor, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -126,19 +131,33 @@ class Sample:
         """How many samples each class has, ``(K,)``."""
         return torch.bincount(self.labels, minlength=self.num_classes)
 
+    @property
+    def absent(self) -> list[int]:
+        """The classes without samples."""
+        return [int(j) for j in (self.counts == 0).nonzero()[:, 0]]
+
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Some rows of logits, a float64 copy that may be overwritten, and their labels, until all were given."""
         for part in blocks(self.logits):
             rows = self.logits[part]
             yield rows.clone() if rows.dtype == torch.float64 else rows.double(), self.labels[part]
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a function gives for each block of rows, all in one tensor on the CPU."""
+        return torch.cat([function(rows).cpu() for rows, _ in self.blocks()])
+
     def nll(self, calibrator: Calibrator | None = None) -> float:
         """Mean negative log-likelihood of the labels, of the model itself or after a calibrator."""
-        total = 0.0
-        for rows, labels in self.blocks():
-            log_probs = rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows)
-            total -= float(log_probs.gather(1, labels[:, None]).sum())
-        return total / self.num_samples
+        return float(self.losses(calibrator).mean())
+
+    def losses(self, calibrator: Calibrator | None = None) -> Tensor:
+        """Negative log-likelihood of each label, ``(N,)``."""
+        parts = []
+        for (rows, labels), part in zip(self.blocks(), blocks(self.logits), strict=True):
+            more = (each[part] for each in self.more)
+            log_probs = rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows, *more)
+            parts.append(-log_probs.gather(1, labels[:, None])[:, 0])
+        return torch.cat(parts)
 
 
 def sample(logits: Array, labels: Array) -> Sample:
@@ -178,6 +197,17 @@ def accept(fitted: Fitted, data: Sample) -> Fitted:
     for note in fitted.notes:
         warnings.warn(f"{type(fitted).__name__}: {note}", stacklevel=3)
     return fitted
+
+
+def absent_notes(data: Sample, cure: str) -> tuple[str, ...]:
+    """A note on the classes that the validation set lacks, and what was done about it."""
+    absent = data.absent
+    if not absent:
+        return ()
+    if len(absent) == 1:
+        return (f"class {absent[0]} has no samples in the validation set; {cure}",)
+    named = ", ".join(map(str, absent[:10])) + (", …" if len(absent) > 10 else "")
+    return (f"{len(absent)} classes have no samples in the validation set ({named}); {cure}",)
 
 
 def load(path: Path | str) -> Calibrator:
@@ -261,9 +291,9 @@ def _checked(owner: str, item: Field[Any], values: object) -> Any:
             return None
         wanted = next(each for each in typing.get_args(wanted) if each is not type(None))
     if wanted is float and isinstance(value, float | int) and not isinstance(value, bool):
-        if abs(value) <= 1e300:
+        if abs(value) <= _LARGEST_NUMBER:
             return float(value)
-        raise ValueError(f"{name} must be a finite number")
+        raise ValueError(f"{name} must be a finite number, and not a huge one")
     if wanted is int and isinstance(value, int) and not isinstance(value, bool):
         if item.name == "num_classes" and not 2 <= value <= 10**7:
             raise ValueError(f"{name} must lie between 2 and 10 million, got {_short(value)}")
@@ -290,8 +320,8 @@ def _array(name: str, value: Any, shape: tuple[int | str, ...], values: Mapping[
         side not in ("*", size) for side, size in zip(expected, array.shape, strict=True)
     ):
         raise ValueError(f"{name} must have shape {expected}, got {array.shape}".replace("'", ""))
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must hold finite numbers")
+    if not (np.abs(array) <= _LARGEST_NUMBER).all():
+        raise ValueError(f"{name} must hold finite numbers, and no huge ones")
     array.flags.writeable = False
     return array
 

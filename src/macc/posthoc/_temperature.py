@@ -72,12 +72,9 @@ class Temperature(Calibrator):
         return accept(cls(data.num_classes, *found, notes=notes), data)
 
     def _check(self) -> None:
-        if not LOWEST <= self.temperature <= HIGHEST:
-            raise ValueError(
-                f"Temperature.temperature must lie in [{LOWEST}, {HIGHEST:g}], got {self.temperature:g}"
-            )
+        check_temperature("Temperature", self.temperature)
 
-    def _log_probs(self, logits: Tensor) -> Tensor:
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
         return tempered(logits, self.temperature)
 
 
@@ -107,6 +104,12 @@ def bound_note(temperature: float) -> str:
     else:
         why = "the logits say nothing about the labels of the validation set, or their scale is very large"
     return f"the temperature reached its bound {temperature:g}: {why}"
+
+
+def check_temperature(owner: str, temperature: float) -> None:
+    """Refuse a temperature that no search gives."""
+    if not LOWEST <= temperature <= HIGHEST:
+        raise ValueError(f"{owner}.temperature must lie in [{LOWEST}, {HIGHEST:g}], got {temperature:g}")
 
 
 def tempered(logits: Tensor, temperature: float | Tensor) -> Tensor:
