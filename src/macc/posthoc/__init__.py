@@ -1,0 +1,21 @@
+"""Repairing confidence without training: maps from logits to probabilities, fitted to validation data.
+
+``X.fit(logits, labels)`` returns a fitted, frozen calibrator; calling it gives probabilities. A new
+calibrator is one file and one line here; ``load``, the command line and the contract tests find it by
+that line.
+"""
+
+from macc.posthoc._base import Calibrator as Calibrator
+from macc.posthoc._base import load as load
+from macc.posthoc._beta import Beta as Beta
+from macc.posthoc._binned import Histogram as Histogram
+from macc.posthoc._binned import Isotonic as Isotonic
+from macc.posthoc._ensemble import EnsembleTemperature as EnsembleTemperature
+from macc.posthoc._identity import Identity as Identity
+from macc.posthoc._linear import Dirichlet as Dirichlet
+from macc.posthoc._linear import MatrixScaling as MatrixScaling
+from macc.posthoc._linear import Platt as Platt
+from macc.posthoc._linear import VectorScaling as VectorScaling
+from macc.posthoc._local import LocalTemperature as LocalTemperature
+from macc.posthoc._meta import MetaCal as MetaCal
+from macc.posthoc._temperature import Temperature as Temperature

@@ -1,0 +1,102 @@
+"""Beta calibration: a curve of three parameters for each class."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.metrics._inputs import Array
+from macc.posthoc._base import Calibrator, Floats, absent_notes, accept, parameter, sample
+from macc.posthoc._binned import log_and_rest
+from macc.posthoc._optimise import minimise
+from macc.posthoc._temperature import best_temperature, check_temperature
+
+
+@dataclass(frozen=True, eq=False)
+class Beta(Calibrator):
+    r"""The curve that is right when probabilities of hits and of misses follow beta distributions.
+
+    .. math:: p_j \leftarrow \sigma\bigl(a_j \log q_j - b_j \log(1 - q_j) + c_j\bigr), \qquad
+        q = \operatorname{softmax}(z / T), \quad a_j, b_j \ge 0
+
+    for each class against the rest; then rows are divided by their sum. T is the best temperature, and a
+    penalty of half the squared distance from a = b = 1, c = 0 on the sum of the losses keeps curves finite.
+
+    Args:
+        temperature: The temperature T.
+        a: ``(K,)``.
+        b: ``(K,)``.
+        c: ``(K,)``.
+
+    Example:
+        >>> import torch
+        >>> from macc import posthoc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(2000, 3, generator=generator)
+        >>> labels = torch.multinomial((2 * logits).softmax(1), 1, generator=generator)[:, 0]
+        >>> posthoc.Beta.fit(logits, labels).a.shape
+        (3,)
+
+    Reference:
+        Kull, Silva Filho and Flach, *Beta calibration*, AISTATS 2017.
+    """
+
+    temperature: float
+    a: Floats = parameter("K")
+    b: Floats = parameter("K")
+    c: Floats = parameter("K")
+
+    holds_identity: ClassVar[bool] = True
+    needs_every_class: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array) -> "Beta":
+        """Fit the three parameters of each class.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            labels: Class indices ``(N,)``.
+
+        Returns:
+            The fitted calibrator.
+        """
+        data = sample(logits, labels)
+        classes, size = data.num_classes, data.num_samples
+        temperature = best_temperature(data).value
+        free = (data.counts > 0).double().cpu().numpy()
+        start = np.repeat([1.0, 1.0, 0.0], classes)
+
+        def objective(at: Floats) -> tuple[float, Floats]:
+            a, b, c = torch.from_numpy(at).to(data.logits.device).view(3, classes)
+            loss, gradient = 0.0, torch.zeros_like(a).repeat(3, 1)
+            for rows, labels_ in data.blocks():
+                log_q, log_rest = log_and_rest(rows / temperature)
+                hits = torch.zeros_like(log_q).scatter_(1, labels_[:, None], 1.0)
+                scores = a * log_q - b * log_rest + c
+                loss += float(
+                    torch.nn.functional.binary_cross_entropy_with_logits(scores, hits, reduction="sum")
+                )
+                residual = scores.sigmoid() - hits
+                gradient[0] += (residual * log_q).sum(0)
+                gradient[1] -= (residual * log_rest).sum(0)
+                gradient[2] += residual.sum(0)
+            away = at - start
+            slope = (gradient.cpu().numpy().ravel() + away) * np.tile(free, 3)
+            return (loss + away @ away / 2) / size, slope / size
+
+        found = minimise(objective, start, bounds=[(0.0, None)] * 2 * classes + [(None, None)] * classes)
+        notes = found.notes + absent_notes(data, "its probability is only tempered")
+        return accept(cls(classes, temperature, *found.at.reshape(3, classes), notes=notes), data)
+
+    def _check(self) -> None:
+        check_temperature(type(self).__name__, self.temperature)
+        if (self.a < 0).any() or (self.b < 0).any():
+            raise ValueError("Beta.a and Beta.b must be at least 0")
+
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+        log_q, log_rest = log_and_rest(logits / self.temperature)
+        a, b, c = (torch.tensor(part).to(logits) for part in (self.a, self.b, self.c))
+        scores = torch.nn.functional.logsigmoid(a * log_q - b * log_rest + c)
+        return scores - scores.logsumexp(1, keepdim=True)

@@ -1,0 +1,224 @@
+"""Maps of each class's probability that follow the data: histogram binning and isotonic regression.
+
+Each class is taken against the rest, as a function of its log-odds, in which probabilities near 0 and
+near 1 keep their differences; then rows are divided by their sum. One imagined sample, spread evenly over
+the classes, keeps every probability above 0.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.metrics._inputs import Array, check_bins
+from macc.posthoc._base import Calibrator, Floats, Sample, absent_notes, accept, parameter, sample
+
+_ABSENT = "its probabilities stay as they are before rows are divided by their sum"
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram(Calibrator):
+    r"""Histogram binning: the share of hits among validation samples of about the same probability.
+
+    .. math:: p_j \leftarrow \frac{\text{hits}_b + 1 / K}{\text{samples}_b + 1},
+        \quad b = \text{bin of } p_j
+
+    for each class, with bins of equal mass; then rows are divided by their sum.
+
+    Args:
+        edges: Upper edges of all bins but the last, as log-odds, ``(K, bins - 1)``.
+        values: What each bin gives, ``(K, bins)``.
+        present: 1 for classes that the validation set has, 0 for those whose probabilities stay, ``(K,)``.
+
+    Example:
+        >>> from macc import posthoc
+        >>> fitted = posthoc.Histogram.fit([-3.0, 3.0, 3.0, -3.0, 3.0, 3.0] * 50, [0, 1, 0, 0, 1, 1] * 50, bins=2)
+        >>> fitted([-3.0, 3.0]).round(2)
+        array([0.  , 0.75])
+
+    Reference:
+        Zadrozny and Elkan, *Obtaining calibrated probability estimates from decision trees and naive
+        Bayesian classifiers*, ICML 2001.
+    """
+
+    edges: Floats = parameter("K", "*")
+    values: Floats = parameter("K", "*")
+    present: Floats = parameter("K")
+
+    needs_every_class: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array, *, bins: int = 15) -> "Histogram":
+        """Count the hits of each bin.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            labels: Class indices ``(N,)``.
+            bins: How many bins each class has; samples of equal probability share one.
+
+        Returns:
+            The fitted calibrator.
+        """
+        check_bins(bins)
+        data = sample(logits, labels)
+        uniform = 1 / data.num_classes
+        odds, targets = data.map(log_odds).numpy(), data.labels.cpu().numpy()
+        edges = np.empty((data.num_classes, bins - 1))
+        values = np.empty((data.num_classes, bins))
+        for j in range(data.num_classes):
+            edges[j] = _equal_mass(odds[:, j], bins)
+            at = edges[j].searchsorted(odds[:, j])
+            hits = np.bincount(at, weights=targets == j, minlength=bins)
+            values[j] = (hits + uniform) / (np.bincount(at, minlength=bins) + 1)
+        notes = absent_notes(data, _ABSENT)
+        return accept(cls(data.num_classes, edges, values, _present(data), notes=notes), data)
+
+    def _check(self) -> None:
+        if self.values.shape[1] != self.edges.shape[1] + 1 or (np.diff(self.edges) < 0).any():
+            raise ValueError("Histogram.edges must rise, and be one fewer than the values")
+        _check_values("Histogram", self.values, self.present)
+
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+        at = torch.searchsorted(torch.tensor(self.edges).to(logits), log_odds(logits).T.contiguous())
+        mapped = torch.tensor(self.values).to(logits).gather(1, at).T
+        return _normalised(mapped, logits, self.present, float(self.values.min()))
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic(Calibrator):
+    r"""Isotonic regression: for each class, the best curve that never falls.
+
+    .. math:: p_j \leftarrow \frac{N f_j(p_j) + 1 / K}{N + 1}, \qquad
+        f_j = \arg\min_{f \text{ rising}} \sum_i \bigl(f(p_{ij}) - 1[y_i = j]\bigr)^2
+
+    between validation samples linear in the log-odds; then rows are divided by their sum.
+
+    Args:
+        x: Log-odds at which the curves are given, those of all classes one after the other.
+        y: The curves there.
+        sizes: How many of them each class has, ``(K,)``.
+        present: 1 for classes that the validation set has, 0 for those whose probabilities stay, ``(K,)``.
+
+    Example:
+        >>> from macc import posthoc
+        >>> fitted = posthoc.Isotonic.fit([-3.0, 3.0, 3.0, -3.0, 3.0, 3.0] * 50, [0, 1, 0, 0, 1, 1] * 50)
+        >>> fitted([-3.0, 0.0, 3.0]).round(2)
+        array([0.  , 0.38, 0.75])
+
+    Reference:
+        Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
+        estimates*, KDD 2002.
+    """
+
+    x: Floats = parameter("*")
+    y: Floats = parameter("*")
+    sizes: Floats = parameter("K")
+    present: Floats = parameter("K")
+
+    needs_every_class: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array) -> "Isotonic":
+        """Find the curves.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            labels: Class indices ``(N,)``.
+
+        Returns:
+            The fitted calibrator.
+        """
+        data = sample(logits, labels)
+        odds, targets = data.map(log_odds).numpy(), data.labels.cpu().numpy()
+        curves = [_rising(odds[:, j], targets == j) for j in range(data.num_classes)]
+        smooth = (data.num_samples * np.concatenate([y for _, y in curves]) + 1 / data.num_classes) / (
+            data.num_samples + 1
+        )
+        return accept(
+            cls(
+                data.num_classes,
+                np.concatenate([x for x, _ in curves]),
+                smooth,
+                np.array([float(len(x)) for x, _ in curves]),
+                _present(data),
+                notes=absent_notes(data, _ABSENT),
+            ),
+            data,
+        )
+
+    def _check(self) -> None:
+        whole = (self.sizes >= 1).all() and (self.sizes == self.sizes.round()).all()
+        if not whole or not self.sizes.sum() == len(self.x) == len(self.y):
+            raise ValueError("Isotonic.sizes must add up to the number of x and of y")
+        _check_values("Isotonic", self.y, self.present)
+        for x, y in self._curves():
+            if (np.diff(x) < 0).any() or (np.diff(y) < 0).any():
+                raise ValueError("Isotonic.x and y must rise within each class")
+
+    def _curves(self) -> list[tuple[Floats, Floats]]:
+        ends = self.sizes.cumsum().astype(int)[:-1]
+        return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
+
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+        odds = log_odds(logits).T.cpu().numpy()
+        mapped = np.stack([np.interp(row, *curve) for row, curve in zip(odds, self._curves(), strict=True)])
+        return _normalised(torch.from_numpy(mapped).to(logits).T, logits, self.present, float(self.y.min()))
+
+
+def log_and_rest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """``log p`` and ``log(1 - p)`` of each class, both exact however close p is to 0 or 1."""
+    log_probs = logits.log_softmax(1)
+    rest = torch.log1p(-log_probs.exp())
+    # Only the largest can be close to 1: what is left is added up from the others.
+    top = log_probs.argmax(1, keepdim=True)
+    others = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    return log_probs, rest.scatter(1, top, others)
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """``log(p / (1 - p))`` of each class against the rest."""
+    log_probs, rest = log_and_rest(logits)
+    return log_probs - rest
+
+
+def _present(data: Sample) -> Floats:
+    return (data.counts > 0).double().cpu().numpy()
+
+
+def _check_values(owner: str, values: Floats, present: Floats) -> None:
+    if not ((values > 0) & (values <= 1)).all():
+        raise ValueError(f"{owner} must give probabilities above 0 and at most 1")
+    if not np.isin(present, (0, 1)).all():
+        raise ValueError(f"{owner}.present must hold 0 and 1")
+
+
+def _normalised(mapped: Tensor, logits: Tensor, present: Floats, least: float) -> Tensor:
+    """Rows divided by their sum, classes that were absent keeping what the model says."""
+    given = logits.softmax(1).clamp(min=least)
+    mapped = torch.where(torch.tensor(present).to(logits) == 1, mapped, given)
+    return (mapped / mapped.sum(1, keepdim=True)).log()
+
+
+def _equal_mass(x: Floats, bins: int) -> Floats:
+    """Upper edges of all bins but the last, which share the samples evenly as far as equal values allow."""
+    ordered = np.sort(x)
+    wanted = (np.arange(1, bins) * len(x) + bins - 1) // bins
+    values = ordered[wanted - 1]
+    before, up_to = ordered.searchsorted(values), ordered.searchsorted(values, "right")
+    # Of the two ends of a run of equal values the nearer one, and never the end of all.
+    early = (before > 0) & ((wanted - before < up_to - wanted) | (up_to == len(x)))
+    return np.where(early, ordered[np.maximum(before - 1, 0)], values)
+
+
+def _rising(x: Floats, hits: Floats) -> tuple[Floats, Floats]:
+    """The ends of each level part of the isotonic curve of hits, without smoothing."""
+    from scipy.optimize import isotonic_regression
+
+    places, group = np.unique(x, return_inverse=True)
+    weights = np.bincount(group).astype(np.float64)
+    levels = isotonic_regression(np.bincount(group, weights=hits) / weights, weights=weights).x
+    changes = np.flatnonzero(np.diff(levels) != 0)
+    kept = np.unique(np.concatenate([[0], changes, changes + 1, [len(places) - 1]]))
+    return places[kept], levels[kept]

@@ -1,0 +1,320 @@
+"""Linear maps of the logits: Platt, vector, matrix and Dirichlet scaling.
+
+All of them are fitted around the best temperature: features are divided by it, the map begins at the
+identity, and penalties pull towards that. So the fit is never worse than temperature scaling on its own
+data, penalties mean the same for logits of any scale, and the objective is convex.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.metrics._inputs import Array
+from macc.posthoc._base import Calibrator, Floats, Sample, absent_notes, accept, blocks, parameter, sample
+from macc.posthoc._optimise import minimise
+from macc.posthoc._temperature import best_temperature
+
+_ABSENT = "its score is only tempered"
+
+
+@dataclass(frozen=True, eq=False)
+class Platt(Calibrator):
+    r"""A logistic curve of the difference of the two logits; two classes only.
+
+    .. math:: P(1) = \sigma(a (z_1 - z_0) + b)
+
+    The negative log-likelihood is minimised with a penalty of :math:`\frac12 (a T - 1)^2 + \frac12 b^2`
+    on its sum, T being the best temperature: a few samples outweigh it, and it keeps the curve finite
+    where the classes can be told apart without error.
+
+    Args:
+        slope: The slope a.
+        intercept: The intercept b.
+
+    Example:
+        >>> from macc import posthoc
+        >>> fitted = posthoc.Platt.fit([-3.0, 3.0, 3.0, -3.0, 3.0, 3.0] * 50, [0, 1, 0, 0, 1, 1] * 50)
+        >>> fitted([-3.0, 0.0, 3.0]).round(2)
+        array([0.01, 0.15, 0.75])
+
+    Reference:
+        Platt, *Probabilistic Outputs for Support Vector Machines*, 1999.
+    """
+
+    slope: float
+    intercept: float
+
+    holds_identity: ClassVar[bool] = True
+    needs_every_class: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array) -> "Platt":
+        """Fit the curve.
+
+        Args:
+            logits: ``(N, 2)``, or ``(N,)`` of class 1.
+            labels: Class indices ``(N,)``.
+
+        Returns:
+            The fitted calibrator.
+        """
+        data = sample(logits, labels)
+        if data.num_classes != 2:
+            raise ValueError(
+                f"Platt is for two classes, and logits has {data.num_classes}; use VectorScaling or Temperature"
+            )
+        temperature = best_temperature(data).value
+        margins = data.map(_margins) / temperature
+        hits = data.labels.cpu().double()
+
+        def objective(at: Floats) -> tuple[float, Floats]:
+            scores = at[0] * margins + at[1]
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, hits)
+            residual = (scores.sigmoid() - hits) / len(hits)
+            gradient = np.array([float(residual @ margins), float(residual.sum())])
+            away = at - [1.0, 0.0]
+            return float(loss) + away @ away / (2 * len(hits)), gradient + away / len(hits)
+
+        found = minimise(objective, np.array([1.0, 0.0]))
+        notes = found.notes + absent_notes(data, "the curve claims to know that it is rare")
+        return accept(cls(2, found.at[0] / temperature, found.at[1], notes=notes), data)
+
+    def _check(self) -> None:
+        if self.num_classes != 2:
+            raise ValueError(f"Platt.num_classes must be 2, got {self.num_classes}")
+
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+        scores = self.slope * _margins(logits) + self.intercept
+        return torch.nn.functional.logsigmoid(torch.stack([-scores, scores], dim=1))
+
+
+@dataclass(frozen=True, eq=False)
+class VectorScaling(Calibrator):
+    r"""A factor and an offset for each class.
+
+    .. math:: \operatorname{softmax}(w \circ (z - \bar z) + b)
+
+    :math:`\bar z` is the mean of the row: adding a number to all logits of a sample changes nothing.
+
+    Args:
+        weight: The factors w, ``(K,)``.
+        bias: The offsets b, ``(K,)``.
+
+    Example:
+        >>> import torch
+        >>> from macc import posthoc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(2000, 3, generator=generator)
+        >>> labels = torch.multinomial((2 * logits).softmax(1), 1, generator=generator)[:, 0]
+        >>> posthoc.VectorScaling.fit(logits, labels).weight.round(1)
+        array([2. , 1.9, 2.1])
+
+    Reference:
+        Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
+    """
+
+    weight: Floats = parameter("K")
+    bias: Floats = parameter("K")
+
+    holds_identity: ClassVar[bool] = True
+    needs_every_class: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array, *, penalty: float = 1.0) -> "VectorScaling":
+        """Fit factors and offsets.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            labels: Class indices ``(N,)``.
+            penalty: What half the squared distance of the parameters from temperature scaling costs
+                against the *sum* of the negative log-likelihoods.
+
+        Returns:
+            The fitted calibrator.
+        """
+        check_penalty("penalty", penalty)
+        data = sample(logits, labels)
+        temperature = best_temperature(data).value
+        ones = np.ones(data.num_classes)
+        weight, bias, notes = _fit_map(data, centred, temperature, ones, penalty * ones, penalty)
+        return accept(cls(data.num_classes, weight, bias, notes=notes), data)
+
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+        weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
+        return torch.addcmul(bias.to(logits), centred(logits), weight.to(logits)).log_softmax(1)
+
+
+@dataclass(frozen=True, eq=False)
+class _MatrixMap(Calibrator):
+    """A linear map of some features of the logits, as many as there are classes."""
+
+    weight: Floats = parameter("K", "K")
+    bias: Floats = parameter("K")
+
+    holds_identity: ClassVar[bool] = True
+    needs_every_class: ClassVar[bool] = True
+
+    @classmethod
+    def fit(
+        cls, logits: Array, labels: Array, *, off_diagonal: float | None = None, bias: float = 1.0
+    ) -> Self:
+        """Fit the matrix and the offsets.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            labels: Class indices ``(N,)``.
+            off_diagonal: What half the squared off-diagonal entries, for features divided by the best
+                temperature, cost against the *sum* of the negative log-likelihoods; 10 K if not given.
+            bias: The same for the offsets, and for changes of the diagonal.
+
+        Returns:
+            The fitted calibrator.
+        """
+        data = sample(logits, labels)
+        off = 10.0 * data.num_classes if off_diagonal is None else off_diagonal
+        check_penalty("off_diagonal", off)
+        check_penalty("bias", bias)
+        start, temperature = np.eye(data.num_classes), best_temperature(data).value
+        costs = np.where(start == 1, bias, off)
+        weight, offset, notes = _fit_map(data, cls._features, temperature, start, costs, bias)
+        return accept(cls(data.num_classes, weight, offset, notes=notes), data)
+
+    @staticmethod
+    @abstractmethod
+    def _features(logits: Tensor) -> Tensor:
+        """The features, ``(N, K)``; their softmax is that of the logits."""
+
+    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+        weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
+        scores = torch.addmm(bias.to(logits), self._features(logits), weight.to(logits).T)
+        return scores.log_softmax(1)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixScaling(_MatrixMap):
+    r"""A linear map of the logits, kept near temperature scaling by penalties.
+
+    .. math:: \operatorname{softmax}(W (z - \bar z) + b)
+
+    Args:
+        weight: The matrix W, ``(K, K)``.
+        bias: The offsets b, ``(K,)``.
+
+    Example:
+        >>> import torch
+        >>> from macc import posthoc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(2000, 3, generator=generator)
+        >>> labels = torch.multinomial((2 * logits).softmax(1), 1, generator=generator)[:, 0]
+        >>> posthoc.MatrixScaling.fit(logits, labels).weight.shape
+        (3, 3)
+
+    Reference:
+        Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017; penalties in the manner of
+        Kull et al., *Beyond temperature scaling*, NeurIPS 2019.
+    """
+
+    @staticmethod
+    def _features(logits: Tensor) -> Tensor:
+        return centred(logits)
+
+
+@dataclass(frozen=True, eq=False)
+class Dirichlet(_MatrixMap):
+    r"""A linear map of the logarithms of the probabilities, with penalties.
+
+    .. math:: \operatorname{softmax}(W \log \operatorname{softmax}(z) + b)
+
+    These are the right maps where the probabilities of the samples of each class follow a Dirichlet
+    distribution.
+
+    Args:
+        weight: The matrix W, ``(K, K)``.
+        bias: The offsets b, ``(K,)``.
+
+    Example:
+        >>> import torch
+        >>> from macc import posthoc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(2000, 3, generator=generator)
+        >>> labels = torch.multinomial((2 * logits).softmax(1), 1, generator=generator)[:, 0]
+        >>> posthoc.Dirichlet.fit(logits, labels)(logits).shape
+        torch.Size([2000, 3])
+
+    Reference:
+        Kull et al., *Beyond temperature scaling: Obtaining well-calibrated multiclass probabilities with
+        Dirichlet calibration*, NeurIPS 2019.
+    """
+
+    @staticmethod
+    def _features(logits: Tensor) -> Tensor:
+        return logits.log_softmax(1)
+
+
+def centred(logits: Tensor) -> Tensor:
+    """Logits less the mean of their row."""
+    return logits - logits.mean(1, keepdim=True)
+
+
+def check_penalty(name: str, value: float) -> None:
+    """Refuse a penalty that is not a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+
+
+def _margins(logits: Tensor) -> Tensor:
+    return logits[:, 1] - logits[:, 0]
+
+
+def _fit_map(
+    data: Sample,
+    features: Callable[[Tensor], Tensor],
+    temperature: float,
+    start: Floats,
+    costs: Floats,
+    bias_cost: float,
+) -> tuple[Floats, Floats, tuple[str, ...]]:
+    """Weight, bias and notes of a linear map of the features.
+
+    Args:
+        data: What to fit to.
+        features: Of some rows, ``(N, K)``.
+        temperature: What the features are divided by, and the weight in the end.
+        start: The weight that is temperature scaling, ``(K,)`` for a diagonal or ``(K, K)``.
+        costs: What half the squared change of each weight costs.
+        bias_cost: The same of each offset.
+    """
+    size, rows = data.num_samples, data.map(lambda rows: features(rows) / temperature)
+    labels = data.labels.cpu()
+    # Nothing but the samples of a class could tell its score; without any it stays tempered.
+    free = np.ones(data.num_classes)
+    free[data.absent] = 0
+    free_weights = free.reshape(-1, *[1] * (start.ndim - 1))
+
+    def objective(at: Floats) -> tuple[float, Floats]:
+        weight, bias = at[: start.size].reshape(start.shape), at[start.size :]
+        w, b = torch.from_numpy(weight), torch.from_numpy(bias)
+        loss, slope, offset = 0.0, torch.zeros_like(w), torch.zeros_like(b)
+        for part in blocks(rows):
+            x, y = rows[part], labels[part, None]
+            scores = torch.addcmul(b, x, w) if w.ndim == 1 else torch.addmm(b, x, w.T)
+            scores = scores.log_softmax(1)
+            loss -= float(scores.gather(1, y).sum())
+            residual = scores.exp_()
+            residual.scatter_add_(1, y, residual.new_full(y.shape, -1.0))
+            offset += residual.sum(0)
+            slope += (residual * x).sum(0) if w.ndim == 1 else residual.T @ x
+        away = weight - start
+        value = loss + float((costs * away**2).sum() + bias_cost * (bias**2).sum()) / 2
+        gradients = (slope.numpy() + costs * away) * free_weights, (offset.numpy() + bias_cost * bias) * free
+        return value / size, np.concatenate([part.ravel() for part in gradients]) / size
+
+    found = minimise(objective, np.concatenate([start.ravel(), np.zeros(data.num_classes)]))
+    weight, bias = found.at[: start.size].reshape(start.shape), found.at[start.size :]
+    return weight / temperature, bias, found.notes + absent_notes(data, _ABSENT)

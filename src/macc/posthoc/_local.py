@@ -1,0 +1,202 @@
+"""Local temperature scaling: a temperature for each sample."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.metrics._inputs import Array, like, score_rows
+from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
+from macc.posthoc._optimise import minimise
+from macc.posthoc._temperature import HIGHEST, LOWEST, best_temperature, tempered
+
+_LARGEST_LOGITS = 10
+_UNITS = 8
+_STEPS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTemperature(Calibrator):
+    r"""A small network gives each sample its own temperature; the predicted class stays.
+
+    .. math:: \operatorname{softmax}(z / T(x)), \qquad
+        \log T(x) = t + v^\top \tanh(U \phi(x) + u)
+
+    :math:`\phi` are the ten largest logits less the largest, or features given with the logits (for
+    instance those of the last layer), in both cases standardised; T stays within 0.01 and 100. Eight
+    units are fitted by 200 steps of L-BFGS from temperature scaling, with a penalty of half the squared change of all
+    weights on the sum of the losses.
+
+    Args:
+        mean: Mean of the features, ``(F,)``.
+        spread: Their standard deviation, ``(F,)``.
+        hidden: U and, in the last column, u, ``(units, F + 1)``.
+        output: v and, at the end, t, ``(units + 1,)``.
+        given_features: Whether features have to be given.
+
+    Example:
+        >>> import torch
+        >>> from macc import posthoc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = torch.randn(2000, 3, generator=generator)
+        >>> labels = torch.multinomial((2 * logits).softmax(1), 1, generator=generator)[:, 0]
+        >>> fitted = posthoc.LocalTemperature.fit(logits, labels)
+        >>> fitted.temperatures(logits).shape
+        torch.Size([2000])
+
+    Reference:
+        Ding et al., *Local Temperature Scaling for Probability Calibration*, ICCV 2021, where a
+        convolutional network looks at the image.
+    """
+
+    mean: Floats = parameter("*")
+    spread: Floats = parameter("*")
+    hidden: Floats = parameter("*", "*")
+    output: Floats = parameter("*")
+    given_features: bool
+
+    keeps_argmax: ClassVar[bool] = True
+    holds_identity: ClassVar[bool] = True
+
+    @classmethod
+    def fit(
+        cls, logits: Array, labels: Array, *, features: Array | None = None, seed: int = 0
+    ) -> "LocalTemperature":
+        """Fit the network.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            labels: Class indices ``(N,)``.
+            features: ``(N, F)`` to tell the temperature from, in place of the sorted logits.
+            seed: Of the weights to begin with.
+
+        Returns:
+            The fitted calibrator.
+        """
+        data = sample(logits, labels)
+        given = None if features is None else _feature_rows(features, data.num_samples)
+        raw = data.map(_sorted_logits) if given is None else given.cpu().double()
+        mean, spread = raw.mean(0), raw.std(0, correction=0)
+        spread = torch.where(spread > 0, spread, 1.0)
+        scaled = (raw - mean) / spread
+        rng = np.random.default_rng(seed)
+        shape = _UNITS, raw.shape[1] + 1
+        hidden = rng.normal(size=shape) / math.sqrt(shape[1])
+        output = np.append(np.zeros(_UNITS), math.log(best_temperature(data).value))
+        start = np.concatenate([hidden.ravel(), output])
+
+        def objective(at: Floats) -> tuple[float, Floats]:
+            weights = torch.tensor(at, requires_grad=True)
+            logs = _network(scaled, weights[: hidden.size].view(shape), weights[hidden.size :])
+            loss, slopes = _losses(data, logs.detach())
+            logs.backward(slopes)
+            away = at - start
+            size = data.num_samples
+            return (loss + away @ away / 2) / size, (weights.grad.numpy() + away) / size  # type: ignore[union-attr]
+
+        # Where the search is stopped is part of the method, and worth no note.
+        found = minimise(objective, start, steps=_STEPS)
+        fitted = cls(
+            data.num_classes,
+            mean.numpy(),
+            spread.numpy(),
+            found.at[: hidden.size].reshape(shape),
+            found.at[hidden.size :],
+            given is not None,
+        )
+        return accept(fitted, data if given is None else Sample(data.logits, data.labels, (given,)))
+
+    def __call__(self, logits: Array, features: Array | None = None) -> Any:
+        """Calibrated probabilities.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
+            features: ``(N, F)``, where the calibrator was fitted to features.
+
+        Returns:
+            Probabilities of the shape and kind of the logits.
+        """
+        return self._apply(logits, *self._more(logits, features))
+
+    def temperatures(self, logits: Array, features: Array | None = None) -> Any:
+        """The temperature of each sample, ``(N,)``."""
+        rows = score_rows(logits, from_logits=True).double()
+        return like(self._temperatures(rows, *self._more(logits, features)), logits)
+
+    def _more(self, logits: Array, features: Array | None) -> tuple[Tensor, ...]:
+        if self.given_features != (features is not None):
+            wanted = (
+                "with features; pass features=" if self.given_features else "to logits; leave features out"
+            )
+            raise ValueError(f"this LocalTemperature was fitted {wanted}")
+        if features is None:
+            return ()
+        rows = _feature_rows(features, len(logits))
+        if rows.shape[1] != len(self.mean):
+            raise ValueError(
+                f"features has {rows.shape[1]} columns, and this LocalTemperature was fitted to {len(self.mean)}"
+            )
+        return (rows,)
+
+    def _check(self) -> None:
+        size = len(self.mean)
+        whole = len(self.spread) == size and self.hidden.shape[1] == size + 1
+        if not whole or len(self.output) != len(self.hidden) + 1 or (self.spread <= 0).any():
+            raise ValueError("LocalTemperature: mean, spread, hidden and output do not fit together")
+        if not self.given_features and size != min(self.num_classes, _LARGEST_LOGITS + 1) - 1:
+            raise ValueError(
+                f"LocalTemperature.mean has {size} entries, and sorted logits have another number"
+            )
+
+    def _temperatures(self, logits: Tensor, *more: Tensor) -> Tensor:
+        raw = more[0].to(logits) if more else _sorted_logits(logits)
+        mean, spread, hidden, output = (
+            torch.tensor(part).to(logits) for part in (self.mean, self.spread, self.hidden, self.output)
+        )
+        return _network((raw - mean) / spread, hidden, output).exp()
+
+    def _log_probs(self, logits: Tensor, *more: Tensor) -> Tensor:
+        return tempered(logits, self._temperatures(logits, *more)[:, None])
+
+
+def _sorted_logits(logits: Tensor) -> Tensor:
+    """The largest logits but the first, less the first."""
+    top = logits.topk(min(logits.shape[1], _LARGEST_LOGITS + 1), dim=1).values
+    return top[:, 1:] - top[:, :1]
+
+
+def _network(features: Tensor, hidden: Tensor, output: Tensor) -> Tensor:
+    """``log T`` of each row of standardised features."""
+    units = torch.addmm(hidden[:, -1], features, hidden[:, :-1].T).tanh()
+    return (units @ output[:-1] + output[-1]).clamp(math.log(LOWEST), math.log(HIGHEST))
+
+
+def _losses(data: Sample, logs: Tensor) -> tuple[float, Tensor]:
+    """Sum of the negative log-likelihoods at ``log T`` of each row, and its slope by each of them."""
+    loss, slopes, start = 0.0, [], 0
+    for rows, labels in data.blocks():
+        inverse = (-logs[start : start + len(rows)]).exp().to(rows.device)[:, None]
+        start += len(rows)
+        scaled = (rows - rows.amax(1, keepdim=True)) * inverse
+        log_probs = scaled.log_softmax(1)
+        loss -= float(log_probs.gather(1, labels[:, None]).sum())
+        own = scaled.gather(1, labels[:, None])[:, 0]
+        slopes.append((own - torch.linalg.vecdot(log_probs.exp_(), scaled)).cpu())
+    return loss, torch.cat(slopes)
+
+
+def _feature_rows(features: Array, num_samples: int) -> Tensor:
+    rows = features.detach() if isinstance(features, Tensor) else torch.tensor(np.asarray(features))
+    if rows.ndim != 2 or rows.shape[1] == 0 or not rows.is_floating_point():
+        raise ValueError(f"features must be floating-point of shape (N, F), got {tuple(rows.shape)}")
+    if len(rows) != num_samples:
+        raise ValueError(f"features has {len(rows)} samples and logits has {num_samples}; they must pair up")
+    if not bool(rows.isfinite().all()):
+        at = (~rows.isfinite()).nonzero()[0].tolist()
+        raise ValueError(
+            f"features[{at[0]}, {at[1]}] is not finite; remove the sample or repair what wrote it"
+        )
+    return rows

@@ -1,0 +1,49 @@
+"""One optimiser for smooth fits of more than one parameter."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from macc.posthoc._base import Floats
+
+
+class Minimum(NamedTuple):
+    """Where a search ended; ``notes`` says so when that was too early."""
+
+    at: Floats
+    notes: tuple[str, ...]
+
+
+def minimise(
+    objective: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    *,
+    bounds: Sequence[tuple[float | None, float | None]] | None = None,
+    steps: int = 1000,
+) -> Minimum:
+    """Minimise a mean loss by L-BFGS in float64; what it returns is never worse than the start.
+
+    Args:
+        objective: Gives value and gradient.
+        start: Where to begin.
+        bounds: Of each parameter.
+        steps: The most iterations.
+    """
+    # Importing the package should not wait for scipy.
+    from scipy.optimize import minimize
+
+    first = objective(start)[0]
+    found = minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-8},
+    )
+    at = np.asarray(found.x, dtype=np.float64)
+    if not (np.isfinite(at).all() and found.fun <= first):
+        return Minimum(start, ("the search found nothing better than its start",))
+    early = found.status == 1
+    return Minimum(at, (f"the search was stopped after {steps} steps, before its end",) if early else ())
