@@ -1,5 +1,6 @@
 """A stream gives what all samples at once give, on one process or several, in fixed memory."""
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -94,17 +95,48 @@ def test_num_classes_is_checked(num_classes):
 def test_memory_does_not_grow_with_samples():
     probs, labels = sample(2000, 5)
     calibration = metrics.Calibration(5)
-    calibration.update(probs[:100], labels[:100])
-    calibration.compute()
-    before = len(pickle.dumps(calibration))
-    sizes = []
-    for _ in range(40):
-        calibration.update(probs, labels)
-        sizes.append(len(pickle.dumps(calibration)))
-    calibration.compute()
 
-    assert len(pickle.dumps(calibration)) == before
-    assert max(sizes[20:]) == max(sizes[:20])  # what waits to be summed is bounded
+    def held():
+        """Bytes of all tensors the object holds."""
+        waiting = vars(calibration._waiting).values()
+        return sum(t.nbytes for t in (*calibration._sums, *waiting) if isinstance(t, torch.Tensor))
+
+    calibration.update(probs, labels)
+    before = held()
+    for _ in range(300):
+        calibration.update(probs, labels)
+
+    assert held() == before < 40 * 2**20
+    assert calibration.compute()["count"] == 301 * 2000
+
+
+def test_what_is_sent_to_another_process_is_small_and_whole():
+    probs, labels = sample(2000, 5)
+    calibration = metrics.Calibration(5)
+    calibration.update(probs, labels)
+    sent = pickle.dumps(calibration)
+    received = pickle.loads(sent)
+    received.update(probs, labels)
+
+    assert len(sent) < 10_000
+    assert received.compute()["count"] == 4000
+    assert calibration.compute()["ece"] == pytest.approx(received.compute()["ece"], abs=1e-12)
+
+
+def test_batches_of_other_types_and_more_than_can_wait(monkeypatch):
+    monkeypatch.setattr("macc.metrics._streaming._WAITING_ELEMENTS", 5 * 70)
+    probs, labels = sample(400, 5)
+    calibration = metrics.Calibration(5)
+    cuts = (0, 30, 60, 100, 110, 250, 320, 321, 400)
+    for index, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        part = probs[start:stop]
+        calibration.update(part.astype(np.float32) if index % 3 == 2 else part, labels[start:stop])
+        probs[start:stop] = part.astype(np.float32).astype(float) if index % 3 == 2 else part
+    expected = metrics.Calibration(5)
+    expected.update(probs, labels)
+
+    for name, value in expected.compute().items():
+        np.testing.assert_allclose(calibration.compute()[name], value, rtol=1e-12, err_msg=name)
 
 
 WORKER = """

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from macc.metrics._inputs import check_bins
-from macc.metrics._streaming import Batches, Sums, summary
+from macc.metrics._streaming import Sums, summary
 
 try:
     from torchmetrics import Metric
@@ -65,9 +65,8 @@ class CalibrationMetric(Metric):
 
     def update(self, probs: Tensor, labels: Tensor) -> None:
         """Take in probabilities ``(N, K)`` and labels ``(N,)``."""
-        batch, read = Sums.zeros(self.num_classes, self.bins), Batches(self.num_classes, self.bins)
-        read.add(probs, labels, from_logits=self.from_logits, normalise=self.normalise)
-        read.move_to(batch)
+        batch = Sums.zeros(self.num_classes, self.bins)
+        batch.add(batch.fitting(probs, labels, from_logits=self.from_logits, normalise=self.normalise))
         self.gaps = self.gaps + batch.gaps.to(self.gaps.device)
         self.top = self.top + batch.top.to(self.top.device)
         self.scores = self.scores + batch.scores.to(self.scores.device)

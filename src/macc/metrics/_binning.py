@@ -118,16 +118,8 @@ class ClassGaps:
         places = _above(block.given, 1 / self._bins)
         self._places.append(places)
         self._values.append(probs.view(-1)[places])
-        self._labels.append(block.labels.clone())
+        self._labels.append(block.labels)
         self._label_probs.append(block.label_probs)
-
-    def extend(self, other: "ClassGaps") -> None:
-        """Take in the rows that another one has seen."""
-        self._totals += other._totals
-        self._places += other._places
-        self._values += other._values
-        self._labels += other._labels
-        self._label_probs += other._label_probs
 
     def sums(self) -> Tensor:
         """The gaps, float64 ``(bins, K)``."""

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +39,14 @@ class Predictions:
     """Scores ``(N, K)`` and labels ``(N,)`` whose shapes, types and labels are known to be good.
 
     The values of the scores are checked by :meth:`blocks` while it converts them, because reading a
-    large matrix a second time would cost as much as most metrics do.
+    large matrix a second time would cost as much as most metrics do, or by :meth:`check` beforehand.
     """
 
     scores: Tensor
     labels: Tensor
     from_logits: bool
     normalise: bool
+    checked: bool = False
 
     @property
     def num_samples(self) -> int:
@@ -57,22 +58,23 @@ class Predictions:
 
     def blocks(self) -> Iterator[Block]:
         """Yield all rows in order, a block at a time."""
-        num_samples, num_classes = self.scores.shape
-        elements = _CPU_BLOCK_ELEMENTS if self.scores.device.type == "cpu" else _DEVICE_BLOCK_ELEMENTS
-        rows = min(num_samples, max(1, elements // num_classes))
-        with _buffer(rows * num_classes, self.scores.device) as flat:
-            buffer = flat.view(rows, num_classes)
-            for start in range(0, num_samples, rows):
+        rows = self._block_rows()
+        with _buffer(rows * self.num_classes, self.scores.device) as flat:
+            buffer = flat.view(rows, self.num_classes)
+            for start in range(0, self.num_samples, rows):
                 scores = self.scores[start : start + rows]
                 labels = self.labels[start : start + rows]
+                if not self.checked:
+                    self._check(scores, start)
                 probs = buffer[: scores.shape[0]].copy_(scores)
                 if self.from_logits:
                     torch.log_softmax(probs, dim=1, out=probs)
                     log_likelihood = probs.gather(1, labels[:, None])[:, 0]
-                    self._check(probs.exp_(), start)
+                    probs.exp_()
                     label_probs = log_likelihood.exp()
                 else:
-                    self._check(probs, start)
+                    if self.normalise:
+                        probs /= probs.sum(1, keepdim=True)
                     label_probs = probs.gather(1, labels[:, None])[:, 0]
                     log_likelihood = label_probs.log()
                 same = not (self.from_logits or self.normalise) and scores.is_contiguous()
@@ -84,9 +86,7 @@ class Predictions:
         The values keep the type they were given in, because float32 sorts twice as fast as float64.
         """
         if not (self.from_logits or self.normalise):
-            for _ in self.blocks():
-                pass
-            return self.scores
+            return self.check().scores
         probs = self.scores.new_empty(self.scores.shape, dtype=torch.float64)
         start = 0
         for block in self.blocks():
@@ -94,42 +94,62 @@ class Predictions:
             start += len(block.labels)
         return probs
 
-    def _check(self, probs: Tensor, start: int) -> None:
-        # The scores as given, because float32 has half the bytes of its copy.
-        if not self.from_logits and self.scores[start : start + probs.shape[0]].amin() < 0:
-            row, column = _first(probs < 0)
+    def check(self) -> "Predictions":
+        """These predictions, the values of all scores known to be good."""
+        if not self.checked:
+            rows = self._block_rows()
+            for start in range(0, self.num_samples, rows):
+                self._check(self.scores[start : start + rows], start)
+        return replace(self, checked=True)
+
+    def _block_rows(self) -> int:
+        elements = _CPU_BLOCK_ELEMENTS if self.scores.device.type == "cpu" else _DEVICE_BLOCK_ELEMENTS
+        return min(self.num_samples, max(1, elements // self.num_classes))
+
+    def _check(self, scores: Tensor, start: int) -> None:
+        """Refuse rows that are no distributions; comparisons are written so that a NaN fails too."""
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()
+        if self.from_logits:
+            highest = scores.amax(1)
+            if not bool(highest.isfinite().all()):
+                self._refuse_not_finite(start + int((~highest.isfinite()).nonzero()[0, 0]))
+            return
+        if bool(scores.amin() < 0):
+            row, column = _first(scores < 0)
             raise ValueError(
-                f"probs[{start + row}, {column}] is {probs[row, column].item():.6g}, and a probability "
+                f"probs[{start + row}, {column}] is {scores[row, column].item():.6g}, and a probability "
                 "is never negative; pass from_logits=True if these are logits"
             )
-        sums = probs.sum(1)
         if self.normalise:
+            sums = scores.sum(1, dtype=torch.float64)
             if not bool(((sums > 0) & sums.isfinite()).all()):
                 row = int((~((sums > 0) & sums.isfinite())).nonzero()[0, 0])
                 raise ValueError(
                     f"row {start + row} of probs sums to {sums[row].item():.6g} and cannot be normalised; "
                     "remove the sample or repair what wrote it"
                 )
-            probs /= sums[:, None]
             return
+        sums = scores.sum(1)
         tolerance = max(1e-4, self.num_classes * torch.finfo(self.scores.dtype).eps)
         smallest, largest = torch.aminmax(sums)
-        # Written so that a NaN fails too.
         if bool((smallest >= 1 - tolerance) & (largest <= 1 + tolerance)):
             return
         row = int((~((sums - 1).abs() <= tolerance)).nonzero()[0, 0])
-        given = self.scores[start + row]
-        if not bool(given.isfinite().all()):
-            column = int((~given.isfinite()).nonzero()[0, 0])
-            name = "logits" if self.from_logits else "probs"
-            raise ValueError(
-                f"{name}[{start + row}, {column}] is {given[column].item()}; "
-                "remove the sample or repair what wrote it"
-            )
+        if not bool(scores[row].isfinite().all()):
+            self._refuse_not_finite(start + row)
         raise ValueError(
             f"row {start + row} of probs sums to {sums[row].item():.6g}, not 1; pass from_logits=True for "
             "logits, normalise=True to rescale rows (scores of several labels per sample are not a "
             "distribution over classes)"
+        )
+
+    def _refuse_not_finite(self, row: int) -> NoReturn:
+        column = int((~self.scores[row].isfinite()).nonzero()[0, 0])
+        name = "logits" if self.from_logits else "probs"
+        raise ValueError(
+            f"{name}[{row}, {column}] is {self.scores[row, column].item()}; "
+            "remove the sample or repair what wrote it"
         )
 
 

@@ -1,6 +1,7 @@
 """Calibration of predictions that arrive in batches, or on several processes."""
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from macc.metrics._binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_of_block
 from macc.metrics._calibration_errors import class_errors, max_gap, mean_gap
-from macc.metrics._inputs import Array, check_bins, predictions
+from macc.metrics._inputs import Array, Predictions, check_bins, predictions
 from macc.metrics._scores import squared_distance
 
 
@@ -28,58 +29,73 @@ class Sums(NamedTuple):
         shapes = (bins, num_classes), (3, bins), (3,)
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
-
-# Scattering into bins costs the same for a few samples as for thousands, so it waits for this many.
-_PENDING_SAMPLES = 8192
-
-
-class Batches:
-    """What has been read of some batches and not been added to sums yet."""
-
-    def __init__(self, num_classes: int, bins: int):
-        self.num_classes = num_classes
-        self.bins = bins
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.num_samples = 0
-        self._gaps = ClassGaps(self.num_classes, self.bins)
-        self._tops: list[TopLabels] = []
-        self._log_likelihoods: list[Tensor] = []
-        self._squared_distances: list[Tensor] = []
-
-    def add(self, probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> None:
-        """Read one batch in one pass; a refused one leaves everything as it was."""
+    def fitting(self, probs: Array, labels: Array, *, from_logits: bool, normalise: bool) -> Predictions:
+        """Samples to add, refused where they have another number of classes."""
         given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-        if given.num_classes != self.num_classes:
+        num_classes = self.gaps.shape[1]
+        if given.num_classes != num_classes:
             raise ValueError(
-                f"probs has {given.num_classes} classes, and this Calibration was made for {self.num_classes}"
+                f"probs has {given.num_classes} classes, and this Calibration was made for {num_classes}"
             )
-        gaps = ClassGaps(self.num_classes, self.bins)
-        tops, log_likelihoods, squared_distances = [], [], []
+        return given
+
+    def add(self, given: Predictions) -> None:
+        """Add samples in one pass over them; refused ones leave everything as it was."""
+        bins, num_classes = self.gaps.shape
+        gaps = ClassGaps(num_classes, bins)
+        tops, scores = [], []
         for block in given.blocks():
             gaps.add(block)
             tops.append(top_of_block(block))
-            log_likelihoods.append(block.log_likelihood)
-            squared_distances.append(squared_distance(block))
-        self._gaps.extend(gaps)
-        self._tops += tops
-        self._log_likelihoods += log_likelihoods
-        self._squared_distances += squared_distances
-        self.num_samples += given.num_samples
+            scores.append(torch.stack([-block.log_likelihood.sum(), squared_distance(block)]))
+        top = TopLabels(*(torch.cat(part) for part in zip(*tops, strict=True)))
+        gaps.add_to(self.gaps)
+        self.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, bins), bins)).cpu())
+        self.scores[:2] += torch.stack(scores).sum(0).cpu()
+        self.scores[2] += given.num_samples
 
-    def move_to(self, sums: Sums) -> None:
-        """Add everything to sums on the CPU and forget it."""
-        if self.num_samples == 0:
-            return
-        top = TopLabels(*(torch.cat(part) for part in zip(*self._tops, strict=True)))
-        self._gaps.add_to(sums.gaps)
-        sums.top.add_(torch.stack(top_bins(top, bin_index(top.confidence, self.bins), self.bins)).cpu())
-        sums.scores[0] -= torch.cat(self._log_likelihoods).sum().cpu()
-        sums.scores[1] += torch.stack(self._squared_distances).sum().cpu()
-        sums.scores[2] += self.num_samples
-        self.clear()
+
+# Beyond the work itself a pass costs as much for few samples as for many, so small batches wait in up to 8 MB.
+_WAITING_ELEMENTS = 2**21
+
+
+class Waiting:
+    """Copies of small batches, checked and not yet added to sums; memory that is used again and again."""
+
+    def __init__(self, num_classes: int):
+        self.capacity = _WAITING_ELEMENTS // num_classes
+        self._scores = torch.empty(0, num_classes)
+        self._labels = torch.empty(0, dtype=torch.int64)
+        self._all: Predictions | None = None
+        self._count = 0
+
+    def put(self, given: Predictions) -> bool:
+        """Take in a batch, unless there is no room for it or others like it do not wait."""
+        if self._count + given.num_samples > self.capacity:
+            return False
+        scores = given.scores
+        if (self._scores.dtype, self._scores.device, len(self._scores)) != (
+            scores.dtype,
+            scores.device,
+            self.capacity,
+        ):
+            if self._count:
+                return False
+            self._scores = scores.new_empty(self.capacity, scores.shape[1])
+            self._labels = given.labels.new_empty(self.capacity)
+        end = self._count + given.num_samples
+        self._scores[self._count : end] = scores
+        self._labels[self._count : end] = given.labels
+        self._count = end
+        self._all = replace(given, scores=self._scores, labels=self._labels)
+        return True
+
+    def take(self) -> Predictions | None:
+        """All that waits, which then no longer does."""
+        count, self._count = self._count, 0
+        if self._all is None or count == 0:
+            return None
+        return replace(self._all, scores=self._scores[:count], labels=self._labels[:count])
 
 
 def summary(sums: Sums) -> dict[str, Any]:
@@ -149,9 +165,14 @@ class Calibration:
 
     def update(self, probs: Array, labels: Array) -> None:
         """Take in probabilities ``(N, K)`` and labels ``(N,)``; a refused batch changes nothing."""
-        self._pending.add(probs, labels, from_logits=self.from_logits, normalise=self.normalise)
-        if self._pending.num_samples >= _PENDING_SAMPLES:
-            self._pending.move_to(self._sums)
+        given = self._sums.fitting(probs, labels, from_logits=self.from_logits, normalise=self.normalise)
+        if given.num_samples > self._waiting.capacity:
+            self._sums.add(given)
+            return
+        given = given.check()
+        if not self._waiting.put(given):
+            self._add_waiting()
+            self._waiting.put(given)
 
     def merge(self, other: "Calibration") -> None:
         """Add the samples that another object has seen to this one's."""
@@ -160,7 +181,7 @@ class Calibration:
                 f"cannot merge {other.bins} bins of {other.num_classes} classes "
                 f"into {self.bins} bins of {self.num_classes} classes"
             )
-        other._pending.move_to(other._sums)
+        other._add_waiting()
         for mine, more in zip(self._sums, other._sums, strict=True):
             mine += more
 
@@ -171,13 +192,23 @@ class Calibration:
             ``ece``, ``mce``, ``sce``, ``accuracy``, ``nll``, ``brier`` as floats, ``classwise_ece`` as a
             float64 tensor ``(K,)`` and ``count``, the number of samples.
         """
-        self._pending.move_to(self._sums)
+        self._add_waiting()
         return summary(self._all_processes() if self.sync else self._sums)
 
     def reset(self) -> None:
         """Forget all samples."""
         self._sums = Sums.zeros(self.num_classes, self.bins)
-        self._pending = Batches(self.num_classes, self.bins)
+        self._waiting = Waiting(self.num_classes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The sums of everything, and no batch: what is sent to other processes is small."""
+        self._add_waiting()
+        return {**vars(self), "_waiting": Waiting(self.num_classes)}
+
+    def _add_waiting(self) -> None:
+        waiting = self._waiting.take()
+        if waiting is not None:
+            self._sums.add(waiting)
 
     def _all_processes(self) -> Sums:
         distributed = torch.distributed

@@ -67,7 +67,9 @@ def check_space(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     needed = size + SPARE_BYTES
     if free < needed:
-        raise OSError(ENOSPC, f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free", str(folder))
+        raise OSError(
+            ENOSPC, f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free", str(folder)
+        )
 
 
 def sync_folder(folder: Path) -> None:
