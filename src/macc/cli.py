@@ -399,6 +399,107 @@ def compare(
     typer.echo(f"A  {a}\nB  {b}\n\n{result}")
 
 
+@app.command()
+def calibrate(
+    fit: Annotated[
+        Path, typer.Option("--fit", metavar="VAL", help="Predictions to fit to.", show_default=False)
+    ],
+    apply: Annotated[
+        Path, typer.Option("--apply", metavar="TEST", help="Predictions to repair.", show_default=False)
+    ],
+    method: Annotated[
+        str, typer.Option(help="temperature, vector-scaling, …, or auto: the best of all on VAL.")
+    ] = "temperature",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="OUT", help="The .npz to write; TEST-calibrated.npz if not given."
+        ),
+    ] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Temperatures 0.1 … 10.0 only, as in the paper.")
+    ] = False,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    bins: _Bins = 15,
+    confidence: _Confidence = 0.95,
+    json: _Json = None,
+) -> None:
+    """Repair confidence without training: fit on VAL, apply to TEST, show before and after.
+
+    Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
+    """
+    from macc.metrics._files import write_json
+    from macc.posthoc._repair import repair, write_probs
+
+    output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
+    if output.suffix != ".npz":
+        raise ValueError(f"{output}: calibrated probabilities are written as .npz")
+    val, test = (_load(file, None, logits, label_column) for file in (fit, apply))
+    with _progress("calibrating") as on_progress:
+        result = repair(
+            val,
+            test,
+            method=method,
+            grid=grid,
+            normalise=normalise,
+            bins=bins,
+            confidence=confidence,
+            on_progress=on_progress,
+        )
+    write_probs(output, result)
+    result.calibrator.save(output.with_suffix(".json"))
+    if json is not None:
+        write_json(json, result.to_dict())
+    typer.echo(f"{result}\n\n{output}\n{output.with_suffix('.json')}")
+
+
+@app.command()
+def threshold(
+    file: _File,
+    labels: _Labels = None,
+    risk: Annotated[
+        float, typer.Option(help="Share of accepted predictions that may be wrong: 0.02 is 2 %.")
+    ] = 0.02,
+    confidence: Annotated[float, typer.Option(help="Chance with which the risk has to be kept.")] = 0.95,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="TEST", help="See whether it holds on these.")
+    ] = None,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    json: _Json = None,
+) -> None:
+    """Find the confidence from which on predictions can be accepted, the rest being handed to a person.
+
+    Exits 1 when there is none, or when it does not hold on TEST.
+    """
+    from macc import posthoc
+    from macc.metrics._files import write_json
+
+    val = _load(file, labels, logits, label_column)
+    test = None if check is None else _load(check, None, logits, label_column)
+    found = posthoc.threshold(
+        val.scores,
+        val.labels,
+        risk=risk,
+        confidence=confidence,
+        from_logits=val.from_logits,
+        normalise=normalise,
+    )
+    seen = None
+    if test is not None and found.threshold is not None:
+        seen = posthoc.check(
+            found, test.scores, test.labels, from_logits=test.from_logits, normalise=normalise
+        )
+    if json is not None:
+        write_json(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
+    typer.echo(str(found) if seen is None else f"{found}\n{check}: {seen}")
+    if found.threshold is None or (seen is not None and not seen.held):
+        raise typer.Exit(1)
+
+
 def _load(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Loaded":
     from macc.metrics._files import load_predictions
 

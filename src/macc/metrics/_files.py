@@ -1,6 +1,8 @@
 """Predictions from files that nobody vouches for, and results written whole or not at all."""
 
 import csv
+import json
+import math
 import os
 import tempfile
 import zipfile
@@ -110,6 +112,20 @@ def write_whole(path: Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             Path(name).unlink()
         raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write numbers as JSON, whole or not at all; what is not finite becomes null."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clean(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [clean(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    with write_whole(path) as file:
+        file.write(json.dumps(clean(content), indent=2).encode() + b"\n")
 
 
 def _check_file(path: Path) -> None:
