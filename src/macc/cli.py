@@ -464,7 +464,13 @@ def compare(
 @app.command()
 def calibrate(
     fit: Annotated[
-        Path, typer.Option("--fit", metavar="VAL", help="Predictions to fit to.", show_default=False)
+        list[Path],
+        typer.Option(
+            "--fit",
+            metavar="VAL",
+            help="Predictions to fit to; given several times they are pooled, a folder means its .npz files.",
+            show_default=False,
+        ),
     ],
     apply: Annotated[
         Path, typer.Option("--apply", metavar="TEST", help="Predictions to repair.", show_default=False)
@@ -493,12 +499,14 @@ def calibrate(
     Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
     """
     from macc.metrics._files import write_json
-    from macc.posthoc._repair import repair, write_probs
+    from macc.posthoc._repair import files_of, pooled, repair, write_probs
 
     output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
     if output.suffix != ".npz":
         raise ValueError(f"{output}: calibrated probabilities are written as .npz")
-    val, test = (_load(file, None, logits, label_column) for file in (fit, apply))
+    files = files_of(fit)
+    val = pooled(files, [_load(file, None, logits, label_column) for file in files])
+    test = _load(apply, None, logits, label_column)
     with _progress("calibrating") as on_progress:
         result = repair(
             val,

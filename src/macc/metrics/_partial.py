@@ -274,7 +274,7 @@ class Partial:
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, about=text, **self.sums)
+        np.savez_compressed(buffer, allow_pickle=False, about=text, **self.sums)
         with write_whole(path) as file:
             file.write(buffer.getvalue())
 

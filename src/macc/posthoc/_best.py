@@ -168,7 +168,7 @@ def _named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]
     kind = by_name(candidate) if isinstance(candidate, str) else candidate
     if isinstance(kind, type) and issubclass(kind, Calibrator):
         return kind.__name__, kind.fit  # type: ignore[attr-defined]
-    if not callable(kind):
+    if isinstance(kind, type) or not callable(kind):
         raise ValueError(f"a candidate is a name, a calibrator or a function, got {candidate!r}")
     if isinstance(kind, partial):
         given = ", ".join(f"{key}={value!r}" for key, value in kind.keywords.items())
@@ -189,7 +189,7 @@ def _folds(data: Sample, folds: int, seed: int) -> Tensor:
 
 def _held_out_losses(data: Sample, fit: Callable[[Any, Any], Calibrator], held_out: Tensor) -> Tensor:
     losses = torch.empty(data.num_samples, dtype=torch.float64)
-    for fold in held_out.unique().tolist():
+    for fold in range(int(held_out.max()) + 1):
         out = held_out == fold
         here, there = out.to(data.logits.device), (~out).to(data.logits.device)
         with warnings.catch_warnings():

@@ -78,7 +78,7 @@ class Platt(Calibrator):
             residual = (scores.sigmoid() - hits) / len(hits)
             gradient = np.array([float(residual @ margins), float(residual.sum())])
             away = at - [1.0, 0.0]
-            return float(loss) + away @ away / (2 * len(hits)), gradient + away / len(hits)
+            return float(loss) + float(away @ away) / (2 * len(hits)), gradient + away / len(hits)
 
         found = minimise(objective, np.array([1.0, 0.0]))
         notes = found.notes + absent_notes(data, "the curve claims to know that it is rare")

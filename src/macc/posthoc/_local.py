@@ -31,11 +31,11 @@ class LocalTemperature(Calibrator):
     of all weights, and so never further from the data than temperature scaling is.
 
     Args:
+        given_features: Whether features have to be given.
         mean: Mean of the features, ``(F,)``.
         spread: Their standard deviation, ``(F,)``.
         hidden: U and, in the last column, u, ``(units, F + 1)``.
         output: v and, at the end, t, ``(units + 1,)``.
-        given_features: Whether features have to be given.
 
     Example:
         >>> import torch
@@ -52,11 +52,11 @@ class LocalTemperature(Calibrator):
         convolutional network looks at the image.
     """
 
+    given_features: bool
     mean: Floats = parameter("*")
     spread: Floats = parameter("*")
     hidden: Floats = parameter("*", "*")
     output: Floats = parameter("*")
-    given_features: bool
 
     keeps_argmax: ClassVar[bool] = True
     holds_identity: ClassVar[bool] = True
@@ -115,11 +115,11 @@ class LocalTemperature(Calibrator):
         found = minimise(objective, start, steps=_STEPS)
         fitted = cls(
             data.num_classes,
+            given is not None,
             mean.numpy(),
             spread.numpy(),
             found.at[: hidden.size].reshape(shape),
             found.at[hidden.size :],
-            given is not None,
         )
         return accept(fitted, data if given is None else Sample(data.logits, data.labels, (given,)))
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Repair:
     difference: Comparison
     choice: Best | None
     fitted_to: int
+    same_samples: bool
 
     def __str__(self) -> str:
         rows = []
@@ -54,7 +55,10 @@ class Repair:
         header = ["", f"before ({level})", f"after ({level})", "change", level]
         parts = [f"{self.choice}\n"] if self.choice is not None else []
         parts.append(f"{described(self.calibrator)}, fitted to {thousands(self.fitted_to)} samples")
-        parts.append(f"{thousands(self.after.num_samples)} other samples, before and after\n")
+        if self.same_samples:
+            parts.append("the same samples, before and after: other ones will show a little less\n")
+        else:
+            parts.append(f"{thousands(self.after.num_samples)} other samples, before and after\n")
         return "\n".join([*parts, text_table(header, rows)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +116,33 @@ def repair(
     progress(0.8)
     difference = compare(original, probs, test.labels, **options)
     progress(1.0)
-    return Repair(fitted, probs, test.labels, before, after, difference, choice, len(labels))
+    same = np.array_equal(labels, test.labels) and np.array_equal(logits, given)
+    return Repair(fitted, probs, test.labels, before, after, difference, choice, len(labels), same)
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files meant: a folder stands for the ``.npz`` files in it."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"{path} has no .npz files; name files of predictions")
+        files += found
+    return files
+
+
+def pooled(paths: Sequence[Path], loaded: Sequence[Loaded]) -> Loaded:
+    """The samples of several files as one."""
+    first = loaded[0]
+    for path, part in zip(paths[1:], loaded[1:], strict=True):
+        if part.scores.shape[1:] != first.scores.shape[1:] or part.classes != first.classes:
+            raise ValueError(f"{paths[0]} and {path} have other classes; they cannot be pooled")
+        if part.from_logits != first.from_logits:
+            raise ValueError(f"{paths[0]} and {path} are logits and probabilities; they cannot be pooled")
+    scores, labels = (
+        np.concatenate(parts) for parts in zip(*((p.scores, p.labels) for p in loaded), strict=True)
+    )
+    return Loaded(scores, labels, first.from_logits, first.classes)
 
 
 def write_probs(path: Path, result: Repair) -> None:
@@ -136,7 +166,8 @@ def as_logits(loaded: Loaded, *, normalise: bool = False) -> npt.NDArray[Any]:
             "logits would say more",
             stacklevel=2,
         )
-    return np.log(np.maximum(probs, least))
+    logs: npt.NDArray[Any] = np.log(np.maximum(probs, least))
+    return logs
 
 
 def described(calibrator: Calibrator) -> str:

@@ -222,7 +222,7 @@ def _starts(size: int, risk: float, confidence: float) -> list[int]:
 def _shortest(above: float, up_to: float) -> float:
     """The number with the fewest decimals in ``(above, up_to]``, the larger where there are two."""
     for digits in range(1, 17):
-        value = math.floor(up_to * 10**digits) / 10**digits
+        value: float = math.floor(up_to * 10**digits) / 10**digits
         if above < value <= up_to:
             return value
     return up_to
