@@ -295,7 +295,7 @@ BAD = {
     "mixed.csv": (b"label,a,b\na,0.5,0.5\n1,0.5,0.5\n", "mixes class names and class indices"),
     "range.csv": (b"label,a,b\n5,0.5,0.5\n", "labels must lie in [0, 1] for 2 classes, got 5"),
     "binary.csv": (b"\xff\xfe\x00label", "is not UTF-8 text"),
-    "model.pt": (b"PK", "macc reads .npz, .npy or .csv, not .pt"),
+    "model.pt": (b"PK", "macc reads .npz, .npy, .csv or .parquet, not .pt"),
 }
 
 

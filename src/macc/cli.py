@@ -18,6 +18,7 @@ import macc
 
 if TYPE_CHECKING:
     from macc.metrics._files import Loaded
+    from macc.metrics._sources import Source
 
 app = typer.Typer(
     name="macc",
@@ -243,15 +244,21 @@ def data_show(
     typer.echo(_show.sheet(splits, output))
 
 
-_File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy or .csv.", show_default=False)]
+_File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]
 _Labels = Annotated[
     Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
 ]
-_Logits = Annotated[bool, typer.Option("--logits", help="The scores of an .npy or .csv are logits.")]
-_LabelColumn = Annotated[str, typer.Option(help="The column of labels in a .csv.")]
+_Logits = Annotated[
+    bool, typer.Option("--logits", help="The scores of an .npy, .csv or .parquet are logits.")
+]
+_LabelColumn = Annotated[str, typer.Option(help="The column of labels in a .csv or .parquet.")]
 _Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
 _Bins = Annotated[int, typer.Option(help="Number of bins.")]
 _Confidence = Annotated[float, typer.Option(help="Level of the intervals.")]
+_MaxRows = Annotated[
+    int,
+    typer.Option(metavar="N", help="A .csv or .parquet of more rows is read in batches, in constant memory."),
+]
 _Json = Annotated[Path | None, typer.Option(help="Also write the numbers to this file.", show_default=False)]
 
 
@@ -268,11 +275,16 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option(help="Draw a reliability diagram (.png, .pdf, .svg).", show_default=False)
     ] = None,
+    max_rows_in_memory: _MaxRows = 5_000_000,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Also write what `macc merge` needs to put parts together.", show_default=False),
+    ] = None,
 ) -> None:
     """Measure how calibrated predictions are, every number with an interval.
 
-    An .npz has the keys `labels` and `probs` or `logits`; a .csv the column `label` and one for each
-    class, or `label,prob` for two classes. An .npy needs a second one with the labels.
+    An .npz has the keys `labels` and `probs` or `logits`; a .csv or .parquet the column `label` and one for
+    each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
     """
     from macc.metrics._files import write_whole
 
@@ -280,18 +292,27 @@ def evaluate(
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
-    loaded = _load(file, labels, logits, label_column)
+    source = _open(file, labels, logits, label_column)
     with _progress("measuring") as on_progress:
-        report = macc.evaluate(
-            loaded.scores,
-            loaded.labels,
-            classes=loaded.classes,
-            bins=bins,
-            confidence=confidence,
-            from_logits=loaded.from_logits,
-            normalise=normalise,
-            on_progress=on_progress,
-        )
+        if state is not None or source.num_rows > max_rows_in_memory:
+            from macc.metrics._partial import stream
+
+            sums = stream(source, bins=bins, normalise=normalise, on_progress=on_progress)
+            report = sums.report(confidence=confidence)
+            if state is not None:
+                sums.save(state)
+        else:
+            loaded = source.load()
+            report = macc.evaluate(
+                loaded.scores,
+                loaded.labels,
+                classes=loaded.classes,
+                bins=bins,
+                confidence=confidence,
+                from_logits=loaded.from_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
     if json is not None:
         with write_whole(json) as output:
             output.write(report.to_json().encode() + b"\n")
@@ -301,6 +322,29 @@ def evaluate(
         figure = reliability_diagram(report)
         with write_whole(plot) as output:
             figure.savefig(output, format=kind, dpi=150)
+    typer.echo(str(report))
+
+
+@app.command()
+def merge(
+    states: Annotated[list[Path], typer.Argument(help="What `macc evaluate --state` wrote.")],
+    confidence: _Confidence = 0.95,
+    json: _Json = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Also write the merged state.", show_default=False)
+    ] = None,
+) -> None:
+    """Put the parts of one data set together that were evaluated apart, on any machines."""
+    from macc.metrics._files import write_whole
+    from macc.metrics._partial import merged
+
+    sums = merged(states)
+    report = sums.report(confidence=confidence)
+    if state is not None:
+        sums.save(state)
+    if json is not None:
+        with write_whole(json) as output:
+            output.write(report.to_json().encode() + b"\n")
     typer.echo(str(report))
 
 
@@ -319,6 +363,7 @@ def check(
     label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
     bins: _Bins = 15,
+    max_rows_in_memory: _MaxRows = 5_000_000,
 ) -> None:
     """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
 
@@ -340,18 +385,26 @@ def check(
     for name, limit in limits.items():
         if not limit > 0:
             raise ValueError(f"--max-{name.replace('_', '-')} must be above 0, got {limit:g}")
-    loaded = _load(file, labels, logits, label_column)
+    source = _open(file, labels, logits, label_column)
     with _progress("measuring") as on_progress:
-        report = macc.evaluate(
-            loaded.scores,
-            loaded.labels,
-            metrics=limits,
-            bins=bins,
-            confidence=confidence,
-            from_logits=loaded.from_logits,
-            normalise=normalise,
-            on_progress=on_progress,
-        )
+        if source.num_rows > max_rows_in_memory:
+            from macc.metrics._partial import check_streamed, stream
+
+            check_streamed(list(limits))
+            sums = stream(source, bins=bins, normalise=normalise, on_progress=on_progress)
+            report = sums.report(confidence=confidence, metrics=list(limits))
+        else:
+            loaded = source.load()
+            report = macc.evaluate(
+                loaded.scores,
+                loaded.labels,
+                metrics=limits,
+                bins=bins,
+                confidence=confidence,
+                from_logits=loaded.from_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
     for line in kept_limits(report, limits):
         typer.echo(line)
     broken = broken_limits(report, limits)
@@ -363,7 +416,7 @@ def check(
 @app.command()
 def compare(
     a: Annotated[
-        Path, typer.Argument(help="Predictions of model A: .npz, .npy or .csv.", show_default=False)
+        Path, typer.Argument(help="Predictions of model A: .npz, .npy, .csv or .parquet.", show_default=False)
     ],
     b: Annotated[
         Path, typer.Argument(help="Predictions of model B on the same samples.", show_default=False)
@@ -375,35 +428,157 @@ def compare(
     bins: _Bins = 15,
     confidence: _Confidence = 0.95,
     json: _Json = None,
+    max_rows_in_memory: _MaxRows = 5_000_000,
 ) -> None:
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
     from macc import metrics
     from macc.metrics._files import same_samples, write_whole
 
-    one, two = (_load(file, labels, logits, label_column) for file in (a, b))
-    same_samples(a, one, b, two)
-    both_logits = one.from_logits and two.from_logits
-    scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
+    sources = [_open(file, labels, logits, label_column) for file in (a, b)]
     with _progress("comparing") as on_progress:
-        result = metrics.compare(
-            *scores,
-            one.labels,
-            bins=bins,
-            confidence=confidence,
-            from_logits=both_logits,
-            normalise=normalise,
-            on_progress=on_progress,
-        )
+        if max(source.num_rows for source in sources) > max_rows_in_memory:
+            from macc.metrics._partial import stream_comparison
+
+            result = stream_comparison(
+                *sources, bins=bins, confidence=confidence, normalise=normalise, on_progress=on_progress
+            )
+        else:
+            one, two = (source.load() for source in sources)
+            same_samples(a, one, b, two)
+            both_logits = one.from_logits and two.from_logits
+            scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
+            result = metrics.compare(
+                *scores,
+                one.labels,
+                bins=bins,
+                confidence=confidence,
+                from_logits=both_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
     if json is not None:
         with write_whole(json) as output:
             output.write(result.to_json().encode() + b"\n")
     typer.echo(f"A  {a}\nB  {b}\n\n{result}")
 
 
-def _load(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Loaded":
-    from macc.metrics._files import load_predictions
+@app.command()
+def calibrate(
+    fit: Annotated[
+        list[Path],
+        typer.Option(
+            "--fit",
+            metavar="VAL",
+            help="Predictions to fit to; given several times they are pooled, a folder means its .npz files.",
+            show_default=False,
+        ),
+    ],
+    apply: Annotated[
+        Path, typer.Option("--apply", metavar="TEST", help="Predictions to repair.", show_default=False)
+    ],
+    method: Annotated[
+        str, typer.Option(help="temperature, vector-scaling, …, or auto: the best of all on VAL.")
+    ] = "temperature",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="OUT", help="The .npz to write; TEST-calibrated.npz if not given."
+        ),
+    ] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Temperatures 0.1 … 10.0 only, as in the paper.")
+    ] = False,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    bins: _Bins = 15,
+    confidence: _Confidence = 0.95,
+    json: _Json = None,
+) -> None:
+    """Repair confidence without training: fit on VAL, apply to TEST, show before and after.
 
-    return load_predictions(file, labels, logits=logits, label_column=label_column)
+    Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
+    """
+    from macc.metrics._files import write_json
+    from macc.posthoc._repair import files_of, pooled, repair, write_probs
+
+    output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
+    if output.suffix != ".npz":
+        raise ValueError(f"{output}: calibrated probabilities are written as .npz")
+    files = files_of(fit)
+    val = pooled(files, [_load(file, None, logits, label_column) for file in files])
+    test = _load(apply, None, logits, label_column)
+    with _progress("calibrating") as on_progress:
+        result = repair(
+            val,
+            test,
+            method=method,
+            grid=grid,
+            normalise=normalise,
+            bins=bins,
+            confidence=confidence,
+            on_progress=on_progress,
+        )
+    write_probs(output, result)
+    result.calibrator.save(output.with_suffix(".json"))
+    if json is not None:
+        write_json(json, result.to_dict())
+    typer.echo(f"{result}\n\n{output}\n{output.with_suffix('.json')}")
+
+
+@app.command()
+def threshold(
+    file: _File,
+    labels: _Labels = None,
+    risk: Annotated[
+        float, typer.Option(help="Share of accepted predictions that may be wrong: 0.02 is 2 %.")
+    ] = 0.02,
+    confidence: Annotated[float, typer.Option(help="Chance with which the risk has to be kept.")] = 0.95,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="TEST", help="See whether it holds on these.")
+    ] = None,
+    logits: _Logits = False,
+    label_column: _LabelColumn = "label",
+    normalise: _Normalise = False,
+    json: _Json = None,
+) -> None:
+    """Find the confidence from which on predictions can be accepted, the rest being handed to a person.
+
+    Exits 1 when there is none, or when it does not hold on TEST.
+    """
+    from macc import posthoc
+    from macc.metrics._files import write_json
+
+    val = _load(file, labels, logits, label_column)
+    test = None if check is None else _load(check, None, logits, label_column)
+    found = posthoc.threshold(
+        val.scores,
+        val.labels,
+        risk=risk,
+        confidence=confidence,
+        from_logits=val.from_logits,
+        normalise=normalise,
+    )
+    seen = None
+    if test is not None and found.threshold is not None:
+        seen = posthoc.check(
+            found, test.scores, test.labels, from_logits=test.from_logits, normalise=normalise
+        )
+    if json is not None:
+        write_json(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
+    typer.echo(str(found) if seen is None else f"{found}\n{check}: {seen}")
+    if found.threshold is None or (seen is not None and not seen.held):
+        raise typer.Exit(1)
+
+
+def _load(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Loaded":
+    return _open(file, labels, logits, label_column).load()
+
+
+def _open(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Source":
+    from macc.metrics._sources import open_source
+
+    return open_source(file, labels, logits=logits, label_column=label_column)
 
 
 @contextmanager

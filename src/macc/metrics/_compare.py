@@ -70,6 +70,7 @@ class Comparison:
     num_samples: int
     num_runs: int
     confidence: float
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, metric: str) -> Difference:
         return self.differences[metric]
@@ -87,10 +88,12 @@ class Comparison:
         return json.dumps(rows, indent=2)
 
     def __str__(self) -> str:
-        return f"{self._heading()}\n\n{text_table(self._header(), self._rows())}"
+        parts = [self._heading(), text_table(self._header(), self._rows()), *self.notes]
+        return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self._heading())}</p>{html_table(self._header(), self._rows())}"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p>{html.escape(self._heading())}</p>{html_table(self._header(), self._rows())}{notes}"
 
     def _heading(self) -> str:
         if self.num_runs > 1:
@@ -202,11 +205,22 @@ def compare(
                 sample_metrics(given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
             )
             progress((turn + 1) / 2)
-        rows = {name: _paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
+        rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
         num_runs = 1
+    return comparison(rows, num_samples, num_runs, confidence)
+
+
+def comparison(
+    rows: dict[str, Difference],
+    num_samples: int,
+    num_runs: int,
+    confidence: float,
+    notes: tuple[str, ...] = (),
+) -> Comparison:
+    """The differences with p-values corrected for their number."""
     corrected = holm([row.p for row in rows.values()])
     rows = {name: replace(row, p_holm=p) for (name, row), p in zip(rows.items(), corrected, strict=True)}
-    return Comparison(rows, num_samples, num_runs, confidence)
+    return Comparison(rows, num_samples, num_runs, confidence, notes)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -238,7 +252,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _paired(a: Sampled, b: Sampled, confidence: float) -> Difference:
+def paired(a: Sampled, b: Sampled, confidence: float) -> Difference:
+    """The difference of one metric, both resampled together."""
     value = a.value - b.value
     of_a, of_b = a.deviation(), b.deviation()
     least, most = of_a.least - of_b.most, of_a.most - of_b.least

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from macc.metrics._binning import bin_index, top_bins
+from macc.metrics._binning import TopBins, bin_index, top_bins
 from macc.metrics._inputs import Array, Predictions, check_bins, predictions
 from macc.metrics._intervals import Estimate, Gaps
 from macc.metrics._resampling import METRICS, Resampling, count_steps, one_pass, sample_metrics
@@ -54,6 +54,7 @@ class Report:
     num_samples: int
     num_classes: int
     confidence: float
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, metric: str) -> Estimate:
         if metric not in self.metrics:
@@ -123,13 +124,13 @@ class Report:
         parts = [self._heading(), text_table(*self._metric_table())]
         if self.classes:
             parts += [self._class_heading(), text_table(*self._class_table())]
-        return "\n\n".join([*parts, self.verdict()]).rstrip()
+        return "\n\n".join(part for part in (*parts, self.verdict(), "\n".join(self.notes)) if part)
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(self._heading())}</p>", html_table(*self._metric_table())]
         if self.classes:
             parts += [f"<p>{html.escape(self._class_heading())}</p>", html_table(*self._class_table())]
-        return "".join([*parts, f"<p>{html.escape(self.verdict())}</p>"])
+        return "".join([*parts, *(f"<p>{html.escape(text)}</p>" for text in (self.verdict(), *self.notes))])
 
     def _heading(self) -> str:
         return f"{thousands(self.num_samples)} samples, {thousands(self.num_classes)} classes"
@@ -232,7 +233,7 @@ def evaluate(
     check_resamples(resamples)
     wanted = check_names(metrics)
     given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=normalise))
-    names = _class_names(classes, given.num_classes)
+    names = class_names(classes, given.num_classes)
     steps = count_steps(wanted)
     done = 0
 
@@ -251,10 +252,11 @@ def evaluate(
     )
     if on_progress is not None:
         on_progress(1.0)
+    top = one_pass(given).top
     return Report(
         {name: part.estimate(confidence) for name, part in sampled.items()},
         _class_rows(given, names, classwise, confidence),
-        _bins(given, bins, confidence),
+        reliability_bins(top_bins(top, bin_index(top.confidence, bins), bins), bins, confidence),
         given.num_samples,
         given.num_classes,
         confidence,
@@ -289,7 +291,8 @@ def check_names(metrics: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(name for name in METRICS if name in wanted)
 
 
-def _class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
+def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
+    """Names of the classes, their indices if there are none."""
     if classes is None:
         return [str(j) for j in range(num_classes)]
     if len(classes) != num_classes:
@@ -311,9 +314,8 @@ def _class_rows(
     )
 
 
-def _bins(given: Predictions, bins: int, confidence: float) -> tuple[Bin, ...]:
-    top = one_pass(given).top
-    binned = top_bins(top, bin_index(top.confidence, bins), bins)
+def reliability_bins(binned: TopBins, bins: int, confidence: float) -> tuple[Bin, ...]:
+    """The bins of the reliability diagram."""
     rows = []
     for i, (samples, claimed, correct) in enumerate(zip(*(part.tolist() for part in binned), strict=True)):
         edges = i / bins, (i + 1) / bins

@@ -7,6 +7,8 @@ that line.
 
 from macc.posthoc._base import Calibrator as Calibrator
 from macc.posthoc._base import load as load
+from macc.posthoc._best import Best as Best
+from macc.posthoc._best import best as best
 from macc.posthoc._beta import Beta as Beta
 from macc.posthoc._binned import Histogram as Histogram
 from macc.posthoc._binned import Isotonic as Isotonic
@@ -19,3 +21,7 @@ from macc.posthoc._linear import VectorScaling as VectorScaling
 from macc.posthoc._local import LocalTemperature as LocalTemperature
 from macc.posthoc._meta import MetaCal as MetaCal
 from macc.posthoc._temperature import Temperature as Temperature
+from macc.posthoc._threshold import Check as Check
+from macc.posthoc._threshold import Threshold as Threshold
+from macc.posthoc._threshold import check as check
+from macc.posthoc._threshold import threshold as threshold

@@ -5,7 +5,6 @@ identity, and penalties pull towards that. So the fit is never worse than temper
 data, penalties mean the same for logits of any scale, and the objective is convex.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from macc.metrics._inputs import Array
 from macc.posthoc._base import Calibrator, Floats, Sample, absent_notes, accept, blocks, parameter, sample
-from macc.posthoc._optimise import minimise
+from macc.posthoc._optimise import check_penalty, minimise
 from macc.posthoc._temperature import best_temperature
 
 _ABSENT = "its score is only tempered"
@@ -79,7 +78,7 @@ class Platt(Calibrator):
             residual = (scores.sigmoid() - hits) / len(hits)
             gradient = np.array([float(residual @ margins), float(residual.sum())])
             away = at - [1.0, 0.0]
-            return float(loss) + away @ away / (2 * len(hits)), gradient + away / len(hits)
+            return float(loss) + float(away @ away) / (2 * len(hits)), gradient + away / len(hits)
 
         found = minimise(objective, np.array([1.0, 0.0]))
         notes = found.notes + absent_notes(data, "the curve claims to know that it is rare")
@@ -260,12 +259,6 @@ class Dirichlet(_MatrixMap):
 def centred(logits: Tensor) -> Tensor:
     """Logits less the mean of their row."""
     return logits - logits.mean(1, keepdim=True)
-
-
-def check_penalty(name: str, value: float) -> None:
-    """Refuse a penalty that is not a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
 
 
 def _margins(logits: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from macc.metrics._inputs import Array, like, score_rows
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
-from macc.posthoc._optimise import minimise
+from macc.posthoc._optimise import check_penalty, minimise
 from macc.posthoc._temperature import HIGHEST, LOWEST, best_temperature, tempered
 
 _LARGEST_LOGITS = 10
@@ -27,15 +27,15 @@ class LocalTemperature(Calibrator):
 
     :math:`\phi` are the ten largest logits less the largest, or features given with the logits (for
     instance those of the last layer), in both cases standardised; T stays within 0.01 and 100. Eight
-    units are fitted by 200 steps of L-BFGS from temperature scaling, with a penalty of half the squared change of all
-    weights on the sum of the losses.
+    units are fitted by 200 steps of L-BFGS from temperature scaling, with a penalty on the change
+    of all weights, and so never further from the data than temperature scaling is.
 
     Args:
+        given_features: Whether features have to be given.
         mean: Mean of the features, ``(F,)``.
         spread: Their standard deviation, ``(F,)``.
         hidden: U and, in the last column, u, ``(units, F + 1)``.
         output: v and, at the end, t, ``(units + 1,)``.
-        given_features: Whether features have to be given.
 
     Example:
         >>> import torch
@@ -52,18 +52,24 @@ class LocalTemperature(Calibrator):
         convolutional network looks at the image.
     """
 
+    given_features: bool
     mean: Floats = parameter("*")
     spread: Floats = parameter("*")
     hidden: Floats = parameter("*", "*")
     output: Floats = parameter("*")
-    given_features: bool
 
     keeps_argmax: ClassVar[bool] = True
     holds_identity: ClassVar[bool] = True
 
     @classmethod
     def fit(
-        cls, logits: Array, labels: Array, *, features: Array | None = None, seed: int = 0
+        cls,
+        logits: Array,
+        labels: Array,
+        *,
+        features: Array | None = None,
+        penalty: float = 30.0,
+        seed: int = 0,
     ) -> "LocalTemperature":
         """Fit the network.
 
@@ -71,11 +77,14 @@ class LocalTemperature(Calibrator):
             logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``.
             features: ``(N, F)`` to tell the temperature from, in place of the sorted logits.
+            penalty: What half the squared change of the weights costs against the *sum* of the negative
+                log-likelihoods.
             seed: Of the weights to begin with.
 
         Returns:
             The fitted calibrator.
         """
+        check_penalty("penalty", penalty)
         data = sample(logits, labels)
         given = None if features is None else _feature_rows(features, data.num_samples)
         raw = data.map(_sorted_logits) if given is None else given.cpu().double()
@@ -89,23 +98,28 @@ class LocalTemperature(Calibrator):
         start = np.concatenate([hidden.ravel(), output])
 
         def objective(at: Floats) -> tuple[float, Floats]:
-            weights = torch.tensor(at, requires_grad=True)
-            logs = _network(scaled, weights[: hidden.size].view(shape), weights[hidden.size :])
-            loss, slopes = _losses(data, logs.detach())
-            logs.backward(slopes)
+            weights = torch.from_numpy(at)
+            u, v = weights[: hidden.size].view(shape), weights[hidden.size :]
+            units, logs = _network(scaled, u, v)
+            loss, slopes = _losses(data, logs)
+            # Backwards through the two layers.
+            inner = slopes[:, None] * v[:-1] * (1 - units.square())
+            to_hidden = torch.cat([inner.T @ scaled, inner.sum(0)[:, None]], dim=1)
+            to_output = torch.cat([slopes @ units, slopes.sum()[None]])
+            gradient = torch.cat([to_hidden.view(-1), to_output]).numpy()
             away = at - start
             size = data.num_samples
-            return (loss + away @ away / 2) / size, (weights.grad.numpy() + away) / size  # type: ignore[union-attr]
+            return (loss + penalty * away @ away / 2) / size, (gradient + penalty * away) / size
 
         # Where the search is stopped is part of the method, and worth no note.
         found = minimise(objective, start, steps=_STEPS)
         fitted = cls(
             data.num_classes,
+            given is not None,
             mean.numpy(),
             spread.numpy(),
             found.at[: hidden.size].reshape(shape),
             found.at[hidden.size :],
-            given is not None,
         )
         return accept(fitted, data if given is None else Sample(data.logits, data.labels, (given,)))
 
@@ -156,7 +170,7 @@ class LocalTemperature(Calibrator):
         mean, spread, hidden, output = (
             torch.tensor(part).to(logits) for part in (self.mean, self.spread, self.hidden, self.output)
         )
-        return _network((raw - mean) / spread, hidden, output).exp()
+        return _bounded(_network((raw - mean) / spread, hidden, output)[1]).exp()
 
     def _log_probs(self, logits: Tensor, *more: Tensor) -> Tensor:
         return tempered(logits, self._temperatures(logits, *more)[:, None])
@@ -168,24 +182,28 @@ def _sorted_logits(logits: Tensor) -> Tensor:
     return top[:, 1:] - top[:, :1]
 
 
-def _network(features: Tensor, hidden: Tensor, output: Tensor) -> Tensor:
-    """``log T`` of each row of standardised features."""
+def _network(features: Tensor, hidden: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """The hidden units, and ``log T``, of each row of standardised features."""
     units = torch.addmm(hidden[:, -1], features, hidden[:, :-1].T).tanh()
-    return (units @ output[:-1] + output[-1]).clamp(math.log(LOWEST), math.log(HIGHEST))
+    return units, units @ output[:-1] + output[-1]
 
 
 def _losses(data: Sample, logs: Tensor) -> tuple[float, Tensor]:
     """Sum of the negative log-likelihoods at ``log T`` of each row, and its slope by each of them."""
-    loss, slopes, start = 0.0, [], 0
+    loss, slopes, start, bounded = 0.0, [], 0, _bounded(logs)
     for rows, labels in data.blocks():
-        inverse = (-logs[start : start + len(rows)]).exp().to(rows.device)[:, None]
+        inverse = (-bounded[start : start + len(rows)]).exp().to(rows.device)[:, None]
         start += len(rows)
         scaled = (rows - rows.amax(1, keepdim=True)) * inverse
         log_probs = scaled.log_softmax(1)
         loss -= float(log_probs.gather(1, labels[:, None]).sum())
         own = scaled.gather(1, labels[:, None])[:, 0]
         slopes.append((own - torch.linalg.vecdot(log_probs.exp_(), scaled)).cpu())
-    return loss, torch.cat(slopes)
+    return loss, torch.where(bounded == logs, torch.cat(slopes), 0.0)
+
+
+def _bounded(logs: Tensor) -> Tensor:
+    return logs.clamp(math.log(LOWEST), math.log(HIGHEST))
 
 
 def _feature_rows(features: Array, num_samples: int) -> Tensor:

@@ -110,7 +110,8 @@ class MetaCal(Calibrator):
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of the model's probabilities, in nats."""
     log_probs = logits.log_softmax(1)
-    return -torch.linalg.vecdot(log_probs.exp(), log_probs).clamp(max=0)
+    mean: Tensor = torch.linalg.vecdot(log_probs.exp(), log_probs)
+    return -mean.clamp(max=0)
 
 
 def order_statistic(size: int, share: float, confidence: float) -> int | None:

@@ -1,5 +1,6 @@
 """One optimiser for smooth fits of more than one parameter."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -47,3 +48,9 @@ def minimise(
         return Minimum(start, ("the search found nothing better than its start",))
     early = found.status == 1
     return Minimum(at, (f"the search was stopped after {steps} steps, before its end",) if early else ())
+
+
+def check_penalty(name: str, value: float) -> None:
+    """Refuse a penalty that is not a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")

@@ -1,0 +1,478 @@
+"""What is kept of any number of samples so that metrics *with intervals* can be told in constant memory.
+
+Each sample is put at random into one of a fixed number of groups, and sums are kept by group: resampling
+groups stands in for resampling samples, because a group's sums vary as those of samples do. Sums add up,
+so parts of a file, or of a cluster's work, are merged by adding.
+"""
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from macc.metrics._binning import TopBins, bin_index, top_of_block
+from macc.metrics._calibration_errors import max_gap, root_mean_square_gap
+from macc.metrics._compare import Comparison, comparison, paired
+from macc.metrics._files import read_arrays, write_whole
+from macc.metrics._inputs import Array, Block, check_bins, predictions
+from macc.metrics._intervals import Deviation, Estimate, Gaps, LargestGap, Ordinary, Sampled, l1, norm_of_gaps
+from macc.metrics._report import ClassRow, Report, check_confidence, class_names, reliability_bins
+from macc.metrics._resampling import METRICS, Debiased
+from macc.metrics._sources import Source, paired_batches
+from macc.metrics._tables import named, number
+
+_GROUPS = 1024
+# Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
+_CLASS_SUMS = 2**22
+_FEWEST_CLASS_GROUPS = 64
+_RESAMPLES = 1000
+_FORMAT = 1
+
+# Fine cells for areas under the ROC curve: 64 an octave of p, or of 1 - p above one half, down to 2^-24.
+_CELLS_PER_OCTAVE = 64
+_OCTAVES = 24
+_HALF = (_OCTAVES - 1) * _CELLS_PER_OCTAVE
+_CELLS = 2 * (_HALF + 1)
+
+STREAMED = (
+    *("accuracy", "nll", "brier", "auroc"),
+    *("ece", "over_confidence", "under_confidence", "mce", "rmsce", "rmsce_debiased", "sce"),
+)
+
+
+class Partial:
+    """Sums of the samples seen so far: ``update`` with batches, ``merge`` others, ``report`` at any time.
+
+    Args:
+        num_classes: Number of classes K.
+        bins: Number of bins of equal width.
+        classes: Names of the classes.
+        seed: Of the groups; predictions of the same samples share groups when they share the seed.
+    """
+
+    def __init__(
+        self, num_classes: int, bins: int = 15, *, classes: Sequence[str] | None = None, seed: int = 0
+    ):
+        check_bins(bins)
+        self.num_classes = num_classes
+        self.bins = bins
+        self.classes = class_names(classes, num_classes)
+        self._random = np.random.default_rng(seed)
+        wanted = _CLASS_SUMS // (bins * num_classes)
+        self._class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
+        self.sums = {
+            # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
+            "scores": np.zeros((_GROUPS, 5)),
+            "top_gaps": np.zeros((_GROUPS, bins)),
+            "top": np.zeros((4, bins)),
+            "class_gaps": np.zeros((self._class_groups, bins, num_classes)),
+            "class_samples": np.zeros(self._class_groups),
+            "class_null": np.zeros((bins, num_classes)),
+            "totals": np.zeros(num_classes),
+            "hits": np.zeros((num_classes, _CELLS)),
+            "all": np.zeros((num_classes, _CELLS)),
+        }
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples were seen."""
+        return round(float(self.sums["scores"][:, 0].sum()))
+
+    def update(
+        self, probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False
+    ) -> None:
+        """Take in a batch."""
+        given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+        if given.num_classes != self.num_classes:
+            raise ValueError(
+                f"a batch has {given.num_classes} classes, and those before it have {self.num_classes}"
+            )
+        for block in given.blocks():
+            self._add(block, self._random.integers(_GROUPS, size=len(block.labels)))
+
+    def _add(self, block: Block, group: npt.NDArray[np.int64]) -> None:
+        sums, bins, size = self.sums, self.bins, self.num_classes
+        top = top_of_block(block)
+        confidence, correct = top.confidence.numpy(), top.correct.numpy()
+        squared = torch.linalg.vecdot(block.probs, block.probs) + 1 - 2 * block.label_probs
+        losses = -block.log_likelihood.numpy()
+        infinite = np.isinf(losses)
+        for i, values in enumerate(
+            (None, correct, np.where(infinite, 0.0, losses), squared.numpy(), infinite.astype(np.float64))
+        ):
+            sums["scores"][:, i] += np.bincount(group, values, minlength=_GROUPS)
+        at = bin_index(top.confidence, bins).numpy()
+        gaps = np.bincount(group * bins + at, correct - confidence, minlength=_GROUPS * bins)
+        sums["top_gaps"] += gaps.reshape(_GROUPS, bins)
+        for i, values in enumerate((None, confidence, correct, confidence * (1 - confidence))):
+            sums["top"][i] += np.bincount(at, values, minlength=bins)
+        self._add_classes(block, group % self._class_groups)
+        cells = fine_cells(block.probs.numpy())
+        cells += np.arange(size) * _CELLS
+        sums["all"] += np.bincount(cells.ravel(), minlength=size * _CELLS).reshape(size, _CELLS)
+        own = np.take_along_axis(cells, block.labels.numpy()[:, None], axis=1)[:, 0]
+        sums["hits"] += np.bincount(own, minlength=size * _CELLS).reshape(size, _CELLS)
+
+    def _add_classes(self, block: Block, group: npt.NDArray[np.int64]) -> None:
+        """Gaps of every group, bin and class.
+
+        As in ``ClassGaps``, only entries above the first bin are looked for; the first bin has the rest.
+        """
+        bins, size, groups = self.bins, self.num_classes, self._class_groups
+        probs, labels = block.probs.numpy(), block.labels.numpy()
+        flat = probs.reshape(-1)
+        above = np.flatnonzero(flat > 1 / bins)
+        row, column, value = above // size, above % size, flat[above]
+        cell = bin_index(torch.from_numpy(value), bins).numpy() * size + column
+        cells = bins * size
+        minus = np.bincount(group[row] * cells + cell, value, minlength=groups * cells)
+        own = bin_index(block.label_probs, bins).numpy() * size + labels
+        plus = np.bincount(group * cells + own, minlength=groups * cells)
+        gaps = (plus - minus).reshape(groups, bins, size)
+        by_group = torch.zeros(groups, size, dtype=torch.float64)
+        by_group.index_add_(0, torch.from_numpy(group), block.probs)
+        gaps[:, 0] -= by_group.numpy() - minus.reshape(groups, bins, size).sum(1)
+        self.sums["class_gaps"] += gaps
+        self.sums["class_samples"] += np.bincount(group, minlength=groups)
+        spread = np.bincount(cell, value * (1 - value), minlength=cells).reshape(bins, size)
+        total = probs.sum(0)
+        # Squares of all entries, less those above: what the first bin has.
+        squares = np.einsum("ij,ij->j", probs, probs)
+        spread[0] += total - squares - spread.sum(0)
+        self.sums["class_null"] += spread.clip(min=0)
+        self.sums["totals"] += total
+
+    def merge(self, other: "Partial") -> None:
+        """Add what another one has seen."""
+        mine, theirs = (
+            (self.num_classes, self.bins, self.classes),
+            (other.num_classes, other.bins, other.classes),
+        )
+        for what, one, two in zip(("classes", "bins", "names of classes"), mine, theirs, strict=True):
+            if one != two:
+                raise ValueError(f"cannot merge states of other {what}: {_shown(one)} and {_shown(two)}")
+        for name, values in other.sums.items():
+            self.sums[name] += values
+
+    def report(self, *, confidence: float = 0.95, metrics: Sequence[str] | None = None) -> Report:
+        """Everything that streams, with intervals; the notes name the rest.
+
+        Args:
+            confidence: Level of the intervals.
+            metrics: Names to measure; all that stream by default.
+        """
+        check_confidence(confidence)
+        wanted = STREAMED if metrics is None else tuple(metrics)
+        check_streamed(wanted)
+        sampled, classwise = self.sampled()
+        count = self.num_samples
+        labels = self.sums["hits"].sum(1)
+        rows = tuple(
+            ClassRow(name, round(n), n / count, total / count, part.estimate(confidence))
+            for name, n, total, part in zip(
+                self.classes,
+                labels.tolist(),
+                self.sums["totals"].tolist(),
+                classwise.per_class(),
+                strict=True,
+            )
+        )
+        binned = TopBins(*torch.from_numpy(self.sums["top"][:3]))
+        area = sampled["auroc"]
+        notes = []
+        if "auroc" in wanted and isinstance(area, BinnedArea):
+            most = number(area.error, named("auroc")[1], area.error, suffix=True)
+            notes.append(f"AUROC from {_CELLS} cells a class is within {most} of the exact value.")
+        if metrics is None:
+            left_out = ", ".join(named(name)[0].strip() for name in METRICS if name not in STREAMED)
+            notes.append(f"Left out, because they need all samples in memory: {left_out}.")
+        return Report(
+            {name: sampled[name].estimate(confidence) for name in METRICS if name in wanted},
+            rows if "sce" in wanted else (),
+            reliability_bins(binned, self.bins, confidence),
+            count,
+            self.num_classes,
+            confidence,
+            tuple(notes),
+        )
+
+    def sampled(self) -> tuple[dict[str, Sampled], Gaps]:
+        """Each metric with its resamples, and the class-wise errors."""
+        count = self.num_samples
+        if count == 0:
+            raise ValueError("no samples were seen; there is nothing to report")
+        found: dict[str, Sampled] = {}
+        scores = torch.from_numpy(self.sums["scores"])
+        draws = _draws(_GROUPS)
+        samples = draws @ scores[:, 0]
+        for i, name in enumerate(("accuracy", "nll", "brier"), start=1):
+            resampled = draws @ scores[:, i] / samples
+            value = float(scores[:, i].sum()) / count
+            if name == "nll" and float(scores[:, 4].sum()) > 0:
+                value, resampled = math.inf, torch.full_like(resampled, math.inf)
+            found[name] = Ordinary(value, resampled)
+        found["auroc"] = BinnedArea.of(self.sums["hits"], self.sums["all"])
+        found.update(self._binned(draws, samples, count))
+        classwise = self._classwise(count)
+        found["sce"] = classwise.mean()
+        return found, classwise
+
+    def _binned(self, draws: Tensor, samples: Tensor, count: int) -> dict[str, Sampled]:
+        by_group = torch.from_numpy(self.sums["top_gaps"])
+        gaps = by_group.sum(0) / count
+        noise = draws @ by_group / samples[:, None] - gaps
+        null = _normal(self.sums["top"][3], 1) / count
+        binned = TopBins(*torch.from_numpy(self.sums["top"][:3]))
+        shares = (binned.samples / count).clamp(min=1 / count)
+
+        def sampled(norm: Any, sign: int = 0) -> Gaps:
+            return norm_of_gaps(norm, gaps, noise, null, sign=sign)
+
+        rmsce = sampled(lambda d: (d.square() / shares).sum(-1).sqrt())
+        return {
+            "ece": sampled(l1),
+            "mce": LargestGap(max_gap(binned), binned, null),
+            "rmsce": rmsce,
+            "rmsce_debiased": Debiased(root_mean_square_gap(binned, debiased=True), rmsce),
+            "over_confidence": sampled(lambda d: (-d).clamp(min=0).sum(-1), sign=-1),
+            "under_confidence": sampled(lambda d: d.clamp(min=0).sum(-1), sign=1),
+        }
+
+    def _classwise(self, count: int) -> Gaps:
+        draws = _draws(self._class_groups)
+        samples = draws @ torch.from_numpy(self.sums["class_samples"])
+        parts = []
+        # A few classes at a time: draws times bins times classes would be large.
+        step = max(1, 2**22 // (_RESAMPLES * self.bins))
+        for start in range(0, self.num_classes, step):
+            some = slice(start, start + step)
+            by_group = torch.from_numpy(self.sums["class_gaps"][:, :, some]).transpose(1, 2)
+            gaps = by_group.sum(0) / count
+            flat = draws @ by_group.reshape(self._class_groups, -1)
+            noise = (flat / samples[:, None]).view(-1, *gaps.shape) - gaps
+            null = _normal(self.sums["class_null"][:, some].T, 2 + start) / count
+            parts.append(norm_of_gaps(l1, gaps, noise, null))
+        return Gaps(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all; :meth:`load` reads it."""
+        about = {
+            "macc_state": _FORMAT,
+            "num_classes": self.num_classes,
+            "bins": self.bins,
+            "classes": self.classes,
+        }
+        text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, about=text, **self.sums)
+        with write_whole(path) as file:
+            file.write(buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> "Partial":
+        """Read a state that nobody vouches for."""
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist, or is no file")
+        if not zipfile.is_zipfile(path):
+            raise ValueError(f"{path} is not a state written by macc evaluate --state")
+        arrays = read_arrays(path, {"about", *cls(2).sums})
+        try:
+            about = json.loads(arrays["about"].tobytes())
+            size, bins, classes = about["num_classes"], about["bins"], about["classes"]
+            usable = about["macc_state"] == _FORMAT and isinstance(classes, list)
+            usable = usable and all(isinstance(name, str) for name in classes)
+            # Large numbers of bins or classes cost memory before the arrays are compared.
+            if not usable or not 2 <= size <= 10**6 or not 1 <= bins <= 10**4:
+                raise ValueError
+            hits = arrays["hits"].shape == (size, _CELLS) and arrays["top"].shape == (4, bins)
+            state = cls(size, bins, classes=classes) if hits else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            state = None
+        if (
+            state is None
+            or not all(
+                arrays[name].shape == values.shape
+                and arrays[name].dtype == np.float64
+                and bool(np.isfinite(arrays[name]).all())
+                for name, values in state.sums.items()
+                if name in arrays
+            )
+            or set(state.sums) - set(arrays)
+        ):
+            raise ValueError(f"{path} is not a state that this version of macc can read; write it anew")
+        state.sums = {name: arrays[name].copy() for name in state.sums}
+        return state
+
+
+@dataclass(frozen=True)
+class BinnedArea:
+    """Mean area under the ROC curve of classes against the rest, from fine cells of their probabilities.
+
+    Samples of one cell count as ties, which changes the area by ``error`` at most. ``spread`` is its
+    standard deviation if the areas of all classes moved together, which is the most there can be.
+    """
+
+    value: float
+    error: float
+    spread: float
+
+    @classmethod
+    def of(cls, hits: npt.NDArray[np.float64], all_: npt.NDArray[np.float64]) -> "BinnedArea":
+        """From how many samples of each class, and of all, each cell holds."""
+        areas, errors, spreads = [], [], []
+        for up, both in zip(hits, all_, strict=True):
+            down = both - up
+            if up.sum() == 0 or down.sum() == 0:
+                continue
+            pos, neg = up / up.sum(), down / down.sum()
+            beaten = neg.cumsum() - neg / 2
+            missed = 1 - (pos.cumsum() - pos / 2)
+            area = float(pos @ beaten)
+            variance = (pos @ (beaten - area) ** 2) / up.sum() + (neg @ (missed - area) ** 2) / down.sum()
+            areas.append(area)
+            errors.append(float(pos @ neg) / 2)
+            spreads.append(math.sqrt(variance))
+        if not areas:
+            return cls(math.nan, math.nan, math.nan)
+        return cls(*(float(np.mean(part)) for part in (areas, errors, spreads)))
+
+    def estimate(self, confidence: float) -> Estimate:
+        """Normal limits, widened by what the cells may hide."""
+        half = NormalDist().inv_cdf((1 + confidence) / 2) * self.spread + self.error
+        return Estimate(self.value, max(0.0, self.value - half), min(1.0, self.value + half))
+
+    def deviation(self) -> Deviation:
+        """None: how the areas of two models vary together is not kept."""
+        return Deviation(torch.empty(0), torch.empty(0))
+
+
+def stream(
+    source: Source,
+    *,
+    bins: int = 15,
+    normalise: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Partial:
+    """Read a file of any size in constant memory.
+
+    Args:
+        source: The file.
+        bins: Number of bins.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        on_progress: Called with the share of the rows read.
+    """
+    state = Partial(source.num_classes, bins, classes=source.classes)
+    for scores, labels in source.batches():
+        _update(state, source, scores, labels, normalise)
+        if on_progress is not None:
+            on_progress(min(1.0, state.num_samples / max(1, source.num_rows)))
+    return state
+
+
+def stream_comparison(
+    a: Source,
+    b: Source,
+    *,
+    bins: int = 15,
+    confidence: float = 0.95,
+    normalise: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Compare two files of any size, of the same samples, in constant memory.
+
+    Args:
+        a: Predictions of model A.
+        b: Predictions of model B.
+        bins: Number of bins.
+        confidence: Level of the intervals.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        on_progress: Called with the share of the rows read.
+    """
+    check_confidence(confidence)
+    if a.num_classes != b.num_classes:
+        raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
+    # The same seed puts each sample into the same group of both, so that resamples of groups are paired.
+    one, two = (Partial(source.num_classes, bins, classes=source.classes) for source in (a, b))
+    for scores, others, labels in paired_batches(a, b):
+        _update(one, a, scores, labels, normalise)
+        _update(two, b, others, labels, normalise)
+        if on_progress is not None:
+            on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
+    sampled = one.sampled()[0], two.sampled()[0]
+    wanted = [name for name in METRICS if name in STREAMED and name not in ("mce", "auroc")]
+    rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
+    left_out = ", ".join(named(name)[0].strip() for name in METRICS if name not in wanted)
+    notes = (f"Left out, because they need all samples in memory: {left_out}.",)
+    return comparison(rows, one.num_samples, 1, confidence, notes)
+
+
+def merged(paths: Sequence[Path]) -> Partial:
+    """The states of several files put together, one at a time."""
+    state = Partial.load(paths[0])
+    for path in paths[1:]:
+        other = Partial.load(path)
+        try:
+            state.merge(other)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return state
+
+
+def _update(
+    state: Partial, source: Source, scores: npt.NDArray[Any], labels: npt.NDArray[Any], normalise: bool
+) -> None:
+    try:
+        state.update(scores, labels, from_logits=source.from_logits, normalise=normalise)
+    except ValueError as error:
+        first = state.num_samples
+        raise ValueError(
+            f"{source.path}, samples from {first + 1} to {first + len(labels)}: {error}"
+        ) from None
+
+
+def fine_cells(probs: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """A fine cell of each probability, rising with it; the first bits of a float64 are its logarithm."""
+    upper = probs > 0.5
+    bits = np.where(upper, 1 - probs, probs).view(np.int64)
+    bits >>= 52 - 6
+    bits -= (1023 - _OCTAVES) * _CELLS_PER_OCTAVE
+    np.clip(bits, 0, _HALF, out=bits)
+    return np.where(upper, _CELLS - 1 - bits, bits)
+
+
+def check_streamed(names: Sequence[str]) -> None:
+    """Refuse metrics that cannot be told from sums."""
+    for name in names:
+        if name not in STREAMED:
+            raise ValueError(
+                f"{name} needs all samples in memory; raise --max-rows-in-memory, or leave it out"
+            )
+
+
+def _draws(groups: int) -> Tensor:
+    """How often each resample holds each group, float64 ``(R, G)``."""
+    random = np.random.default_rng(groups)
+    drawn = random.integers(groups, size=(_RESAMPLES, groups)) + np.arange(_RESAMPLES)[:, None] * groups
+    counts = np.bincount(drawn.ravel(), minlength=_RESAMPLES * groups).reshape(_RESAMPLES, groups)
+    return torch.from_numpy(counts.astype(np.float64))
+
+
+def _normal(variance: npt.NDArray[np.float64], seed: int) -> Tensor:
+    """Sums of many labels drawn from their probabilities are normal, with this variance."""
+    drawn = np.random.default_rng([7, seed]).normal(size=(_RESAMPLES, *variance.shape))
+    return torch.from_numpy(drawn * np.sqrt(variance))
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

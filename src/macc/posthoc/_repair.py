@@ -1,0 +1,179 @@
+"""What ``macc calibrate`` does: fit on one file of predictions, apply to another, show before and after."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from macc.metrics._compare import Comparison, compare
+from macc.metrics._files import Loaded, write_whole
+from macc.metrics._inputs import predictions
+from macc.metrics._report import Report, evaluate
+from macc.metrics._tables import interval, named, number, text_table, thousands
+from macc.posthoc._base import Calibrator
+from macc.posthoc._best import Best, best, by_name
+
+_SHOWN = ("accuracy", "nll", "brier", "ece", "smooth_ece", "sce")
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A fitted calibrator, what it gives for the other samples, and what that is worth."""
+
+    calibrator: Calibrator
+    probs: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    before: Report
+    after: Report
+    difference: Comparison
+    choice: Best | None
+    fitted_to: int
+    same_samples: bool
+
+    def __str__(self) -> str:
+        rows = []
+        for name in _SHOWN:
+            label, unit = named(name)
+            one, two, gap = self.before[name], self.after[name], self.difference[name]
+            cells = [
+                f"{number(part.value, unit, part.high - part.low, suffix=True)}  "
+                f"({interval(part.low, part.high, unit)})"
+                for part in (one, two)
+            ]
+            width = gap.high - gap.low
+            # After minus before; taken from 0, nothing stays 0 and does not become minus 0.
+            change, low, high = (
+                number(0.0 - value, unit, width, sign=True) for value in (gap.value, gap.high, gap.low)
+            )
+            rows.append([label, *cells, change, "–" if math.isnan(gap.low) else f"{low} … {high}"])
+        level = f"{100 * self.after.confidence:g} % interval"
+        header = ["", f"before ({level})", f"after ({level})", "change", level]
+        parts = [f"{self.choice}\n"] if self.choice is not None else []
+        parts.append(f"{described(self.calibrator)}, fitted to {thousands(self.fitted_to)} samples")
+        if self.same_samples:
+            parts.append("the same samples, before and after: other ones will show a little less\n")
+        else:
+            parts.append(f"{thousands(self.after.num_samples)} other samples, before and after\n")
+        return "\n".join([*parts, text_table(header, rows)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers of the table."""
+        return {
+            "calibrator": self.calibrator.to_dict(),
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "before_minus_after": self.difference.to_dict(),
+        }
+
+
+def repair(
+    val: Loaded,
+    test: Loaded,
+    *,
+    method: str = "temperature",
+    grid: bool = False,
+    normalise: bool = False,
+    bins: int = 15,
+    confidence: float = 0.95,
+    on_progress: Callable[[float], None] | None = None,
+) -> Repair:
+    """Fit a calibrator to some predictions and apply it to others.
+
+    Args:
+        val: What to fit to.
+        test: What to apply to.
+        method: A calibrator's name, or ``"auto"`` for :func:`best`.
+        grid: The paper's grid of temperatures.
+        normalise: Divide rows of probabilities by their sum.
+        bins: Number of bins.
+        confidence: Level of the intervals.
+        on_progress: Called with the share of the work done.
+    """
+    if grid and method != "temperature":
+        raise ValueError(f"--grid is of the method temperature, not of {method}")
+    progress = on_progress or (lambda _: None)
+    logits, labels = as_logits(val, normalise=normalise), val.labels
+    choice = None
+    if method == "auto":
+        choice = best(logits, labels, on_progress=lambda share: progress(share / 2))
+        fitted = choice.calibrator
+    else:
+        kind: Any = by_name(method)
+        fitted = kind.fit(logits, labels, **({"grid": True} if grid else {}))
+    progress(0.5)
+    given = as_logits(test, normalise=normalise)
+    probs = fitted(given)
+    options: dict[str, Any] = {"metrics": _SHOWN, "bins": bins, "confidence": confidence}
+    original = predictions(given, test.labels, from_logits=True).matrix().numpy()
+    before = evaluate(original, test.labels, **options)
+    progress(0.65)
+    after = evaluate(probs, test.labels, **options)
+    progress(0.8)
+    difference = compare(original, probs, test.labels, **options)
+    progress(1.0)
+    same = np.array_equal(labels, test.labels) and np.array_equal(logits, given)
+    return Repair(fitted, probs, test.labels, before, after, difference, choice, len(labels), same)
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files meant: a folder stands for the ``.npz`` files in it."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"{path} has no .npz files; name files of predictions")
+        files += found
+    return files
+
+
+def pooled(paths: Sequence[Path], loaded: Sequence[Loaded]) -> Loaded:
+    """The samples of several files as one."""
+    first = loaded[0]
+    for path, part in zip(paths[1:], loaded[1:], strict=True):
+        if part.scores.shape[1:] != first.scores.shape[1:] or part.classes != first.classes:
+            raise ValueError(f"{paths[0]} and {path} have other classes; they cannot be pooled")
+        if part.from_logits != first.from_logits:
+            raise ValueError(f"{paths[0]} and {path} are logits and probabilities; they cannot be pooled")
+    scores, labels = (
+        np.concatenate(parts) for parts in zip(*((p.scores, p.labels) for p in loaded), strict=True)
+    )
+    return Loaded(scores, labels, first.from_logits, first.classes)
+
+
+def write_probs(path: Path, result: Repair) -> None:
+    """Write the calibrated probabilities, which ``macc evaluate`` reads, whole or not at all."""
+    with write_whole(path) as file:
+        np.savez(file, probs=result.probs, labels=result.labels)
+
+
+def as_logits(loaded: Loaded, *, normalise: bool = False) -> npt.NDArray[Any]:
+    """Logits as they are; of probabilities their logarithms, which mean the same."""
+    if loaded.from_logits:
+        return loaded.scores
+    probs = predictions(loaded.scores, loaded.labels, normalise=normalise).matrix().numpy()
+    if probs.dtype.itemsize < 4:
+        probs = probs.astype(np.float32)
+    least = np.finfo(probs.dtype).tiny
+    zeros = int((probs < least).sum())
+    if zeros:
+        warnings.warn(
+            f"{thousands(zeros)} probabilities are 0, of which no logarithm exists; they count as {least:.2g}: "
+            "logits would say more",
+            stacklevel=2,
+        )
+    logs: npt.NDArray[Any] = np.log(np.maximum(probs, least))
+    return logs
+
+
+def described(calibrator: Calibrator) -> str:
+    """A calibrator in a few words."""
+    name, parts = type(calibrator).__name__, []
+    for key in ("temperature", "slope", "intercept", "threshold"):
+        if key in vars(calibrator):
+            parts.append(f"{key} {vars(calibrator)[key]:.4g}")
+    return f"{name} ({', '.join(parts)})" if parts else name

@@ -1,0 +1,240 @@
+"""From which confidence on may the model answer alone, and what does it cost?"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from macc.metrics._binning import TopLabels, top_labels
+from macc.metrics._inputs import Array, predictions
+from macc.metrics._tables import thousands
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A confidence from which on predictions have at most a given risk; ``print`` says it in words.
+
+    ``bound`` is the upper limit of the share of wrong ones. ``threshold`` is ``None`` when the samples
+    cannot promise the risk for any confidence; ``fewest`` is how many accepted without an error could.
+    """
+
+    threshold: float | None
+    risk: float
+    confidence: float
+    samples: int
+    accepted: int
+    wrong: int
+    bound: float
+    fewest: int
+
+    @property
+    def coverage(self) -> float:
+        """Share of the validation samples that are accepted."""
+        return self.accepted / self.samples
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, and the coverage."""
+        return {**asdict(self), "coverage": self.coverage}
+
+    def __str__(self) -> str:
+        level, risk = f"{100 * self.confidence:g} %", _percent(self.risk)
+        if self.threshold is None:
+            return (
+                f"No threshold can promise a risk of at most {risk} with {level} confidence from these "
+                f"{thousands(self.samples)} samples: the most confident of them are wrong too often, or are too "
+                f"few (even without an error {thousands(self.fewest)} are needed)."
+            )
+        return (
+            f"Accept predictions of confidence {self.threshold:.12g} or more: at most {risk} of them are "
+            f"wrong, with {level} confidence.\n"
+            f"Coverage {_percent(self.coverage)}: {thousands(self.accepted)} of {thousands(self.samples)} validation "
+            f"samples are accepted, {thousands(self.wrong)} of them wrong ({_percent(self.wrong / self.accepted)}, "
+            f"upper limit {_percent(self.bound)}); {_percent(1 - self.coverage)} are handed over."
+        )
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a threshold did on other samples."""
+
+    samples: int
+    accepted: int
+    wrong: int
+    risk: float
+    low: float
+    high: float
+    level: float
+
+    @property
+    def held(self) -> bool:
+        """Whether no larger share of the accepted predictions is wrong than was allowed."""
+        return self.accepted == 0 or self.wrong / self.accepted <= self.risk
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, the share of wrong predictions, and whether the risk was kept."""
+        share = self.wrong / self.accepted if self.accepted else None
+        return {**asdict(self), "share_wrong": share, "held": self.held}
+
+    def __str__(self) -> str:
+        if self.accepted == 0:
+            return f"None of the {thousands(self.samples)} samples is accepted."
+        seen = (
+            f"{_percent(self.wrong / self.accepted)} of the accepted are wrong ({thousands(self.wrong)} of "
+            f"{thousands(self.accepted)}; {100 * self.level:g} % interval {_percent(self.low)} to {_percent(self.high)}), "
+            f"coverage {_percent(self.accepted / self.samples)} of {thousands(self.samples)} samples"
+        )
+        if self.held:
+            return f"It held: {seen}."
+        if self.low <= self.risk:
+            return f"It did not hold, by no more than chance explains: {seen}."
+        return f"It did not hold, and not by chance: {seen}. These samples are unlike those of the validation set."
+
+
+def threshold(
+    probs: Array,
+    labels: Array,
+    *,
+    risk: float,
+    confidence: float = 0.95,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> Threshold:
+    r"""Find the lowest confidence from which on predictions have at most a given risk.
+
+    A threshold chosen on the data it is judged by looks better than it is, so this is a sequence of
+    tests: the k most confident samples are looked at for k = n, n + 1, …, and as long as the exact binomial
+    (Clopper-Pearson) limit says that at most ``risk`` of such predictions are wrong, one more is accepted.
+    The first that cannot be accepted ends the sequence. Given the confidence of the next sample, the k above
+    it are drawn independently from all predictions above it, so the limit is right for every k. Sequences
+    begin at N, N/2, N/4, … samples and share the error probability.
+
+    So, with probability ``confidence`` over validation sets, at most ``risk`` of the predictions at or above
+    the threshold are wrong among new samples of the same kind. This supposes that less confident predictions
+    are not more often right.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        risk: The largest share of accepted predictions that may be wrong, in ``(0, 1)``.
+        confidence: The chance with which this has to hold.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The threshold, its coverage, and what was seen above it.
+
+    Example:
+        >>> import torch
+        >>> from macc import posthoc
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = 4 * torch.randn(5000, 3, generator=generator)
+        >>> labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+        >>> found = posthoc.threshold(logits.softmax(1), labels, risk=0.02)
+        >>> found.threshold, found.accepted, found.wrong
+        (0.9589, 2184, 28)
+
+    Reference:
+        Geifman and El-Yaniv, *Selective Classification for Deep Neural Networks*, NeurIPS 2017, for the
+        problem; Angelopoulos et al., *Learn then Test*, 2021, for sequences of tests from several starts.
+    """
+    for name, value in (("risk", risk), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise ValueError(f"{name} must lie in (0, 1), got {value!r}; write 0.02 for 2 %")
+    from scipy.stats import binom
+
+    top = _top(probs, labels, from_logits=from_logits, normalise=normalise)
+    claimed, correct = (part.numpy() for part in top)
+    size = len(claimed)
+    # Equal confidences are put in random order: that of the file may depend on the labels.
+    shuffled = np.random.default_rng(0).permutation(size)
+    order = shuffled[np.argsort(-claimed[shuffled], kind="stable")]
+    claimed, wrong = claimed[order], (1 - correct[order]).cumsum().astype(int)
+    starts = _starts(size, risk, confidence)
+    level = (1 - confidence) / len(starts)
+    fewest = math.ceil(math.log(level) / math.log1p(-risk))
+    counts = np.arange(1, size + 1)
+    # The upper limit is at most the risk exactly when so few errors have at most this probability.
+    passed = binom.cdf(wrong, counts, risk) <= level
+    kept = 0
+    for start in starts:
+        failed = np.flatnonzero(~passed[start - 1 :])
+        end = start - 1 + int(failed[0]) if len(failed) else size
+        kept = max(kept, end if end >= start else 0)
+    # A threshold cannot tell equal confidences apart.
+    while 0 < kept < size and claimed[kept - 1] == claimed[kept]:
+        kept -= 1
+    if kept == 0:
+        return Threshold(None, risk, confidence, size, 0, 0, 1.0, fewest)
+    value = 0.0 if kept == size else _shortest(float(claimed[kept]), float(claimed[kept - 1]))
+    bound = float(upper_limit(wrong[kept - 1 : kept], counts[kept - 1 : kept], 1 - level)[0])
+    return Threshold(value, risk, confidence, size, kept, int(wrong[kept - 1]), bound, fewest)
+
+
+def check(
+    found: Threshold,
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> Check:
+    """See what a threshold does on other samples.
+
+    Args:
+        found: A threshold that exists.
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        How many samples are accepted and wrong, with exact limits of the share.
+    """
+    if found.threshold is None:
+        raise ValueError("there is no threshold to check; allow more risk or give more validation samples")
+    top = _top(probs, labels, from_logits=from_logits, normalise=normalise)
+    above = top.confidence >= found.threshold
+    accepted, wrong = int(above.sum()), int((above & (top.correct == 0)).sum())
+    tail = (1 + found.confidence) / 2
+    high = float(upper_limit(np.array([wrong]), np.array([accepted]), tail)[0])
+    low = 1 - float(upper_limit(np.array([accepted - wrong]), np.array([accepted]), tail)[0])
+    return Check(len(above), accepted, wrong, found.risk, low, high, found.confidence)
+
+
+def upper_limit(
+    wrong: npt.NDArray[np.int_], size: npt.NDArray[np.int_], level: float
+) -> npt.NDArray[np.float64]:
+    """Clopper and Pearson's upper limit of a share, 1 where nothing was seen."""
+    from scipy.stats import beta
+
+    limits = beta.ppf(level, wrong + 1, np.maximum(size - wrong, 1))
+    return np.where(wrong < size, limits, 1.0)
+
+
+def _starts(size: int, risk: float, confidence: float) -> list[int]:
+    """Where sequences begin: halves, as long as samples without an error could pass; known before the data."""
+    least = math.log(1 - confidence) / math.log1p(-risk)
+    return [math.ceil(size / 2**j) for j in range(64) if j == 0 or size / 2**j >= least]
+
+
+def _shortest(above: float, up_to: float) -> float:
+    """The number with the fewest decimals in ``(above, up_to]``, the larger where there are two."""
+    for digits in range(1, 17):
+        value: float = math.floor(up_to * 10**digits) / 10**digits
+        if above < value <= up_to:
+            return value
+    return up_to
+
+
+def _top(probs: Array, labels: Array, *, from_logits: bool, normalise: bool) -> TopLabels:
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    return TopLabels(*(part.cpu() for part in top_labels(given.blocks())))
+
+
+def _percent(share: float) -> str:
+    digits = (
+        1 if share >= 0.1 else 2 if share >= 0.001 or share == 0 else 1 - math.floor(math.log10(100 * share))
+    )
+    return f"{100 * share:.{digits}f} %"

@@ -1,0 +1,229 @@
+"""The promise of a threshold, kept over many validation sets; and the two commands that repair predictions."""
+
+import json
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from macc import metrics, posthoc
+from macc.cli import main
+from test_posthoc_contract import data
+
+
+def two_columns(doubt):
+    """Probabilities of two classes with class 0 predicted."""
+    return np.stack([1 - doubt, doubt], axis=1)
+
+
+def test_limits_are_clopper_and_pearsons():
+    from macc.posthoc._threshold import upper_limit
+
+    for wrong, size in ((0, 10), (3, 50), (50, 50), (499, 1000)):
+        expected = binomtest(wrong, size).proportion_ci(0.9, method="exact").high
+        assert upper_limit(np.array([wrong]), np.array([size]), 0.95)[0] == pytest.approx(expected)
+    assert upper_limit(np.array([0]), np.array([0]), 0.95)[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["calibrated", "over-confident", "under-confident", "flat", "step", "ties"])
+def test_the_risk_is_kept_as_often_as_promised(kind):
+    """Of 250 validation sets, the true risk above the threshold found exceeds the limit in at most 10 %."""
+    rng = np.random.default_rng(0)
+    risk, broken, found_any = 0.1, 0, 0
+    # True risk of accepting doubts up to d, for doubts uniform in (0, 0.5): the mean of the risk at each doubt.
+    fine = (np.arange(100_000) + 0.5) / 200_000
+    at_doubt = {
+        "calibrated": lambda d: d,
+        "under-confident": lambda d: d / 4,
+        "ties": lambda d: d,
+        "over-confident": lambda d: np.minimum(4 * d, 0.7),
+        "flat": lambda d: np.full_like(d, 0.1001),  # hardly above the limit, everywhere: nothing may be found
+        "step": lambda d: np.where(d < 0.05, 0.02, 0.15),
+    }[kind]
+    above = np.cumsum(at_doubt(fine)) / np.arange(1, len(fine) + 1)
+    for _ in range(250):
+        doubt = rng.uniform(0, 0.5, 2000)
+        labels = (rng.random(2000) < at_doubt(doubt)).astype(int)
+        if kind == "ties":  # five confidences, and the file sorted by label
+            doubt = np.ceil(doubt * 10) / 10 - 0.001
+            doubt, labels = doubt[labels.argsort()], np.sort(labels)
+        found = posthoc.threshold(two_columns(doubt), labels, risk=risk, confidence=0.9)
+        if found.threshold is not None:
+            found_any += 1
+            largest = min(1 - found.threshold, 0.5)
+            broken += above[min(int(largest * 200_000), 100_000) - 1] > risk
+    # 250 draws of probability 0.1 exceed 40 with probability 0.001.
+    assert broken <= 40
+    if kind != "flat":
+        assert found_any > 100
+        assert broken > 0 or kind in ("under-confident", "ties")  # no more careful than it has to be
+
+
+def test_what_it_says_is_what_was_seen():
+    logits, labels = data(5000, 3, scale=1.0)
+    probs = posthoc.Identity.fit(4 * logits, labels)(4 * logits)
+    fitted = posthoc.Temperature.fit(4 * logits, labels)(4 * logits)
+    found = posthoc.threshold(fitted, labels, risk=0.2)
+    above = fitted.max(1) >= found.threshold
+    wrong = (fitted.argmax(1) != labels) & above
+
+    assert found.accepted == above.sum()
+    assert found.wrong == wrong.sum()
+    assert found.coverage == above.mean()
+    assert found.wrong / found.accepted < found.bound <= 0.2
+    assert f"{found.threshold:.12g}" in str(found)
+    assert posthoc.threshold(4 * logits, labels, risk=0.2, from_logits=True) == posthoc.threshold(
+        probs, labels, risk=0.2
+    )
+    checked = posthoc.check(found, fitted, labels)
+    assert (checked.accepted, checked.wrong, checked.held) == (found.accepted, found.wrong, True)
+    assert str(checked).startswith("It held: ")
+    exact = binomtest(checked.wrong, checked.accepted).proportion_ci(0.95, method="exact")
+    assert (checked.low, checked.high) == pytest.approx((exact.low, exact.high))
+    worse = posthoc.check(found, fitted, (labels + 1) % 3)
+    assert not worse.held
+    assert "not by chance" in str(worse)
+
+
+def test_no_threshold():
+    logits, labels = data(50)
+    found = posthoc.threshold(logits, labels, risk=0.01, from_logits=True)
+
+    assert found.threshold is None
+    assert found.fewest == 299  # 0.99 ** 299 < 0.05
+    assert "even without an error 299 are needed" in str(found)
+    with pytest.raises(ValueError, match="there is no threshold to check"):
+        posthoc.check(found, logits, labels, from_logits=True)
+    for bad in ({"risk": 0}, {"risk": 2.0}, {"risk": 0.1, "confidence": 1}):
+        with pytest.raises(ValueError, match=r"must lie in \(0, 1\)"):
+            posthoc.threshold(logits, labels, from_logits=True, **bad)
+
+
+def test_everything_can_be_accepted():
+    labels = np.zeros(3000, dtype=int)
+    found = posthoc.threshold(two_columns(np.full(3000, 0.4)), labels, risk=0.02)
+
+    assert found.coverage == 1
+    assert found.wrong == 0
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """The command line, in this process."""
+
+    def call(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["macc", *arguments])
+        shown = warnings.showwarning
+        with pytest.raises(SystemExit) as end:
+            main()
+        warnings.showwarning = shown
+        output = capsys.readouterr()
+        return SimpleNamespace(returncode=end.value.code or 0, stdout=output.out, stderr=output.err)
+
+    return call
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, seed in (("val", 0), ("test", 1)):
+        logits, labels = data(900, 3, seed=seed, dtype=np.float32)
+        np.savez(tmp_path / f"{name}.npz", logits=logits, labels=labels)
+    return tmp_path
+
+
+def test_calibrate_writes_probabilities_and_the_calibrator(run, files):
+    result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--json", "r.json")
+    assert result.returncode == 0, result.stderr
+    fitted = posthoc.load(files / "test-calibrated.json")
+    given, written = np.load(files / "test.npz"), np.load(files / "test-calibrated.npz")
+
+    np.testing.assert_array_equal(written["probs"], fitted(given["logits"]))
+    np.testing.assert_array_equal(written["labels"], given["labels"])
+    assert written["probs"].dtype == np.float32
+    numbers = json.loads((files / "r.json").read_text())
+    assert numbers["after"]["nll"]["value"] == pytest.approx(metrics.nll(written["probs"], written["labels"]))
+    assert numbers["after"]["nll"]["high"] < numbers["before"]["nll"]["low"]
+    assert numbers["before_minus_after"]["nll"]["low"] > 0
+    assert "Temperature (temperature" in result.stdout
+    assert "+0.00" not in result.stdout.split("NLL")[0].split("accuracy")[0]
+
+
+def test_calibrate_chooses_by_itself_and_reads_probabilities(run, files):
+    for name in ("val", "test"):
+        given = np.load(files / f"{name}.npz")
+        probs = np.exp(given["logits"].astype(np.float64))
+        np.savez(files / f"{name}.npz", probs=probs / probs.sum(1, keepdims=True), labels=given["labels"])
+    result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--method", "auto", "-o", "out.npz")  # fmt: skip
+
+    assert result.returncode == 0, result.stderr
+    assert "NLL, 5 folds" in result.stdout
+    assert (files / "out.json").exists()
+    assert run("evaluate", "out.npz").returncode == 0
+
+
+def test_calibrate_pools_files_and_folders(run, files):
+    (files / "more").mkdir()
+    given = np.load(files / "val.npz")
+    for i, part in enumerate(np.array_split(np.arange(900), 3)):
+        np.savez(files / "more" / f"{i}.npz", logits=given["logits"][part], labels=given["labels"][part])
+    once = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "-o", "a.npz")
+    folder = run("calibrate", "--fit", "more", "--apply", "test.npz", "-o", "b.npz")
+    twice = run(
+        "calibrate", "--fit", "more/0.npz", "--fit", "more/1.npz", "--apply", "test.npz", "-o", "c.npz"
+    )
+    assert (once.returncode, folder.returncode, twice.returncode) == (0, 0, 0), folder.stderr
+    one, two, three = (posthoc.load(files / f"{name}.json").temperature for name in "abc")
+
+    assert one == two
+    assert one != three
+    assert "fitted to 600 samples" in twice.stdout
+    np.savez(files / "other.npz", logits=given["logits"][:, :2], labels=given["labels"] % 2)
+    bad = run("calibrate", "--fit", "val.npz", "--fit", "other.npz", "--apply", "test.npz")
+    assert (bad.returncode, bad.stderr) == (
+        2,
+        "macc: val.npz and other.npz have other classes; they cannot be pooled\n",
+    )
+    (files / "empty").mkdir()
+    bad = run("calibrate", "--fit", "empty", "--apply", "test.npz")
+    assert "empty has no .npz files" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "magic"], "no calibrator is called 'magic'; there are"),
+        (["-o", "out.csv"], "out.csv: calibrated probabilities are written as .npz"),
+        (["-o", "nowhere/out.npz"], "does not exist"),
+        (["--method", "platt"], "Platt is for two classes"),
+        (["--method", "beta", "--grid"], "--grid is of the method temperature"),
+    ],
+)
+def test_calibrate_refuses_in_one_line_and_writes_nothing(run, files, arguments, message):
+    before = sorted(files.iterdir())
+    result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", *arguments)
+
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert sorted(files.iterdir()) == before
+
+
+def test_threshold_command(run, files):
+    same = run("calibrate", "--fit", "val.npz", "--apply", "val.npz", "-o", "v.npz")
+    assert "the same samples, before and after" in same.stdout
+    run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "-o", "t.npz")
+    good = run("threshold", "v.npz", "--risk", "0.2", "--check", "t.npz", "--json", "t.json")
+    assert good.returncode == 0, good.stdout
+    assert "t.npz: It held" in good.stdout
+    assert json.loads((files / "t.json").read_text())["check"]["held"] is True
+    none = run("threshold", "v.npz", "--risk", "0.001")
+    assert none.returncode == 1
+    assert none.stdout.startswith("No threshold can promise")
+    bad = run("threshold", "v.npz", "--risk", "2")
+    assert (bad.returncode, bad.stderr) == (
+        2,
+        "macc: risk must lie in (0, 1), got 2.0; write 0.02 for 2 %\n",
+    )
