@@ -493,7 +493,7 @@ class TestCifarC:
         (root / "CIFAR-10-C" / "saturate.npy").unlink()
         assert len(load("cifar10_c", root).shifts) == 75
         (root / "CIFAR-10-C" / "fog.npy").unlink()
-        assert "lacks fog; get it again, or say which to read" in refused("cifar10_c", root)
+        assert "lacks fog; get or make it again, or say which to read" in refused("cifar10_c", root)
         with pytest.raises(ValueError, match="no corruption is called 'fogg'"):
             data.cifar10_c(root=root, verify=False, corruptions=["fogg"])
 

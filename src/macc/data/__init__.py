@@ -4,6 +4,7 @@
 ``load``, ``macc data list`` and the contract tests find it by that line.
 """
 
+from macc.data import corruptions as corruptions
 from macc.data._batches import Batches as Batches
 from macc.data._batches import augment as augment
 from macc.data._datasets import Dataset as Dataset
@@ -36,6 +37,9 @@ from macc.data.pacs import pacs_b_photo as pacs_b_photo
 from macc.data.pacs import pacs_b_photo_features as pacs_b_photo_features
 from macc.data.pacs import pacs_b_sketch as pacs_b_sketch
 from macc.data.pacs import pacs_b_sketch_features as pacs_b_sketch_features
+from macc.data.regenerated import cifar10_c_regen as cifar10_c_regen
+from macc.data.regenerated import cifar100_c_regen as cifar100_c_regen
+from macc.data.regenerated import tiny_imagenet_c_regen as tiny_imagenet_c_regen
 from macc.data.svhn import svhn as svhn
 from macc.data.synthetic import synthetic as synthetic
 from macc.data.tiny_imagenet import tiny_imagenet as tiny_imagenet

@@ -64,7 +64,7 @@ def open_npy(path: Path) -> Array:
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(file)
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    return read_header(file)  # type: ignore[no-any-return]
+    return read_header(file)
 
 
 def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Array:

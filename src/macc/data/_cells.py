@@ -42,16 +42,23 @@ def cell(corruption: str, level: int) -> str:
     return f"{corruption}-{level}"
 
 
-def choose(name: str, present: set[str], wanted: Sequence[str] | None, place: Path) -> tuple[str, ...]:
-    """The corruptions to read: those asked for, else all 19 where they are there, else the standard 15."""
-    known = (*STANDARD, *EXTRA)
+def choose(
+    name: str,
+    present: set[str],
+    wanted: Sequence[str] | None,
+    place: Path,
+    *,
+    standard: Sequence[str] = STANDARD,
+    every: Sequence[str] = (*STANDARD, *EXTRA),
+) -> tuple[str, ...]:
+    """The corruptions to read: those asked for, else all where the extra ones are there, else the standard ones."""
     if wanted is None:
-        wanted = known if present >= set(EXTRA) else STANDARD
-    elif unknown := [one for one in wanted if one not in (*known, SYNTHETIC_FROST)]:
-        raise ValueError(f"no corruption is called {unknown[0]!r}; there are {', '.join(known)}")
+        wanted = every if present >= set(every) - set(standard) else standard
+    elif unknown := [one for one in wanted if one not in every]:
+        raise ValueError(f"no corruption is called {unknown[0]!r}; there are {', '.join(every)}")
     if missing := [one for one in wanted if one not in present]:
         raise ValueError(
-            f"{name} is incomplete: {place} lacks {', '.join(missing)}; get it again, or say which to read: "
+            f"{name} is incomplete: {place} lacks {', '.join(missing)}; get or make it again, or say which to read: "
             f"macc.data.{name}(corruptions=[...])"
         )
     return tuple(wanted)

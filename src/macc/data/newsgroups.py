@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import BinaryIO, cast
 
 import numpy as np
 import torch
@@ -265,7 +265,7 @@ def _vectors(root: Path, ids: dict[str, int]) -> Tensor | None:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[str]]:
-    def read(file: IO[bytes]) -> Iterator[str]:
+    def read(file: BinaryIO) -> Iterator[str]:
         while line := file.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
                 raise ValueError(
@@ -275,6 +275,6 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
 
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield read(file)
+            yield read(cast("BinaryIO", file))
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged or cut ({error}); delete it and get it again") from error
