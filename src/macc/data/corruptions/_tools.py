@@ -115,7 +115,7 @@ def _reflected(planes: Tensor, reach: int) -> Tensor:
 def zoomed(images: Tensor, factor: float) -> Tensor:
     """The centre, enlarged to the whole by linear interpolation between the corners."""
     height, width = images.shape[-2:]
-    tall, wide = math.ceil(height / factor), math.ceil(width / factor)
+    tall, wide = math.ceil(height / factor - 1e-9), math.ceil(width / factor - 1e-9)
     top, left = (height - tall) // 2, (width - wide) // 2
     larger = F.interpolate(
         images[..., top : top + tall, left : left + wide],

@@ -1,5 +1,7 @@
 """Blur: out of focus, through glass, of motion, of zooming, and Gaussian."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -88,7 +90,8 @@ def motion_blur(x: Tensor, radius: int, sigma: float, draws: Draws) -> Tensor:
 
 def zoom_blur(x: Tensor, limit: float, step: float, draws: Draws) -> Tensor:  # noqa: ARG001
     """The mean of the image and its zooms by 1, 1 + step, … below ``limit``."""
-    factors = [1 + step * k for k in range(round((limit - 1) / step + 0.49)) if 1 + step * k < limit - 1e-9]
+    # Rounded, because 32 / 1.28 must be 25 and not a little more.
+    factors = [round(1 + step * k, 6) for k in range(math.ceil((limit - 1) / step - 1e-6))]
     total = x.clone()
     for factor in factors:
         total += zoomed(x, factor)
