@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 # Training first: it sees to it, before torch asks the processor, that bf16 runs on this machine.
-PARTS = ("training", "core", "metrics", "data")
+PARTS = ("training", "core", "metrics", "data", "corruptions")
 
 
 def main(parts: tuple[str, ...]) -> int:

@@ -14,8 +14,10 @@ from macc.data._splits import Splits
 from macc.data.corruptions import blur, digital, noise, weather
 from macc.data.corruptions._tools import Draws
 
-# So many values at once keep the intermediate results within the processor's caches.
+# So many values at once keep the intermediate results within the processor's caches. Glass takes many short steps,
+# each as long for few images as for many.
 BATCH_VALUES = 2**20
+GLASS_VALUES = 2**23
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,19 +104,23 @@ def corrupt(images: Tensor, corruption: str, severity: int, *, seed: int = 0, fi
     settings = chosen.constants[32 if side < 48 else 64 if side < 128 else 224][severity - 1]
     settings = settings if isinstance(settings, tuple) else (settings,)
     result = torch.empty_like(images, memory_format=torch.contiguous_format)
-    for start, piece in _pieces(images):
+    values = GLASS_VALUES if corruption == "glass_blur" else BATCH_VALUES
+    for start, piece in _pieces(images, values):
         draws = Draws(
             key=f"{seed} {corruption} {severity}",
             indices=range(first + start, first + start + len(piece)),
             device=images.device,
         )
+        if chosen.apply is digital.jpeg_compression:
+            result[start : start + len(piece)] = chosen.apply(piece, *settings, draws)
+            continue
         changed = chosen.apply(piece.float().div_(255), *settings, draws)
-        result[start : start + len(piece)] = changed.clamp(0, 1).mul(255).round().to(torch.uint8)
+        result[start : start + len(piece)] = changed.clamp_(0, 1).mul_(255).round_()
     return result
 
 
-def _pieces(images: Tensor) -> Iterator[tuple[int, Tensor]]:
-    size = max(1, BATCH_VALUES // max(1, images[0].numel())) if len(images) else 1
+def _pieces(images: Tensor, values: int) -> Iterator[tuple[int, Tensor]]:
+    size = max(1, values // max(1, images[0].numel())) if len(images) else 1
     for start in range(0, len(images), size):
         yield start, images[start : start + size]
 

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 Border = Literal["reflect", "nearest"]
 
+LARGE_KERNEL = 9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
@@ -92,7 +94,8 @@ def both_axes(images: Tensor, matrix: Tensor) -> Tensor:
 
 def filtered(images: Tensor, kernel: Tensor) -> Tensor:
     """Every channel with one odd, square kernel; borders are reflected at pixels."""
-    reach = kernel.shape[0] // 2
+    side = kernel.shape[0]
+    reach = side // 2
     count, channels, height, width = images.shape
     planes = images.reshape(count * channels, 1, height, width)
     padded = (
@@ -100,7 +103,31 @@ def filtered(images: Tensor, kernel: Tensor) -> Tensor:
         if reach < min(height, width)
         else _reflected(planes, reach)
     )
-    return F.conv2d(padded, kernel[None, None].to(images.device)).view(images.shape)
+    kernel = kernel.to(images.device)
+    if side < LARGE_KERNEL:
+        total = torch.zeros_like(planes)
+        for place, weight in enumerate(kernel.flatten().tolist()):
+            if weight:
+                top, left = divmod(place, side)
+                total.add_(padded[..., top : top + height, left : left + width], alpha=weight)
+        return total.view(images.shape)
+    # A large kernel is quicker as a product of spectra; what wraps around is cut off.
+    shape = [_next_fast(length) for length in padded.shape[-2:]]
+    spectrum = torch.fft.rfft2(padded, s=shape) * torch.fft.rfft2(kernel.flip(0, 1), s=shape)
+    found = torch.fft.irfft2(spectrum, s=shape)
+    return found[..., side - 1 : side - 1 + height, side - 1 : side - 1 + width].reshape(images.shape)
+
+
+def _next_fast(length: int) -> int:
+    """The next length whose only prime factors are 2, 3 and 5."""
+    while True:
+        rest = length
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return length
+        length += 1
 
 
 def _reflected(planes: Tensor, reach: int) -> Tensor:

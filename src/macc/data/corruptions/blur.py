@@ -1,6 +1,7 @@
 """Blur: out of focus, through glass, of motion, of zooming, and Gaussian."""
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -55,12 +56,13 @@ def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: Draws) -
     """A little smoothing, pixels swapped with neighbours from the bottom right on, and smoothing again."""
     x = smooth(x, sigma)
     count, channels, height, width = x.shape
-    places = torch.arange(height * width, device=x.device).repeat(count, 1)
+    places = torch.arange(height * width, device=x.device)[:, None].repeat(1, count)
     for turn in range(rounds):
         # Steps from −reach to reach − 1, as in the original.
         steps = draws.uniform(2, height * width, low=-reach, high=reach, what=f"round {turn}").floor().long()
-        _swap(places, steps, height, width, reach)
-    return smooth(x.flatten(2).gather(2, places[:, None].expand(-1, channels, -1)).view(x.shape), sigma)
+        _swap(places, (steps[:, 0] * width + steps[:, 1]).T, height, width, reach)
+    taken = x.flatten(2).gather(2, places.T[:, None].expand(-1, channels, -1))
+    return smooth(taken.view(x.shape), sigma)
 
 
 def _swap(places: Tensor, steps: Tensor, height: int, width: int, reach: int) -> None:
@@ -68,19 +70,34 @@ def _swap(places: Tensor, steps: Tensor, height: int, width: int, reach: int) ->
 
     Swaps that cannot meet happen together: with ``2 reach + 1`` columns between the fronts of two rows, what a
     swap of the upper row touches has been left by the lower row and is not touched by it any more.
+
+    Args:
+        places: ``(H · W, N)``: which pixel each image has at each place.
+        steps: ``(H · W, N)``: how far each place's neighbour is away.
+        height: ``H``.
+        width: ``W``.
+        reach: The longest step along rows or columns; pixels nearer to the border stay.
     """
+    neighbours = torch.arange(height * width, device=places.device)[:, None] + steps
+    for front in _fronts(height, width, reach):
+        at = front.to(places.device)
+        neighbour = neighbours.index_select(0, at)
+        here, there = places.index_select(0, at), places.gather(0, neighbour)
+        places.index_copy_(0, at, there)
+        places.scatter_(0, neighbour, here)
+
+
+@lru_cache(maxsize=8)
+def _fronts(height: int, width: int, reach: int) -> tuple[Tensor, ...]:
+    """Places whose swaps happen together, one group after another."""
     lag = 2 * reach + 1
-    rows = torch.arange(height - reach - 1, reach - 1, -1, device=places.device)
-    columns = width - 2 * reach
-    last = (len(rows) - 1) * lag + columns
-    for time in range(last):
-        column = width - reach - 1 - (time - torch.arange(len(rows), device=places.device) * lag)
+    rows = torch.arange(height - reach - 1, reach - 1, -1)
+    fronts = []
+    for time in range((len(rows) - 1) * lag + width - 2 * reach):
+        column = width - reach - 1 - (time - torch.arange(len(rows)) * lag)
         chosen = (column >= reach) & (column < width - reach)
-        at = (rows[chosen] * width + column[chosen])[None].expand(len(places), -1)
-        neighbour = at + steps[:, 0].gather(1, at) * width + steps[:, 1].gather(1, at)
-        here, there = places.gather(1, at), places.gather(1, neighbour)
-        places.scatter_(1, at, there)
-        places.scatter_(1, neighbour, here)
+        fronts.append(rows[chosen] * width + column[chosen])
+    return tuple(fronts)
 
 
 def motion_blur(x: Tensor, radius: int, sigma: float, draws: Draws) -> Tensor:

@@ -97,34 +97,33 @@ def pixelate(x: Tensor, share: float, draws: Draws) -> Tensor:  # noqa: ARG001
         raise ValueError(f"only square images can be pixelated, got {x.shape[-2]} × {side}")
     few = int(side * share)
     small = both_axes(x, _box_matrix(side, few))
-    # As bytes in between, as an image file would have it.
-    return both_axes(small.mul(255).round().div(255), _box_matrix(few, side))
+    repeated = ((torch.arange(side) + 0.5) * few / side).long().to(x.device)
+    return small.index_select(2, repeated).index_select(3, repeated)
 
 
 @lru_cache(maxsize=64)
 def _box_matrix(old: int, new: int) -> Tensor:
-    """``(new, old)``: each new pixel is the mean of the old ones whose centres lie in it, or the one it lies in."""
+    """``(new, old)`` with ``new`` ≤ ``old``: each new pixel is the mean of the old ones whose centres lie in it."""
     scale = old / new
-    reach = max(scale, 1.0)
     centre = (torch.arange(new).double()[:, None] + 0.5) * scale
-    at = (torch.arange(old).double() + 0.5 - centre) / reach
+    at = (torch.arange(old).double() + 0.5 - centre) / scale
     weights = ((at > -0.5) & (at <= 0.5)).double()
     return (weights / weights.sum(dim=1, keepdim=True)).float()
 
 
-def jpeg_compression(x: Tensor, quality: int, draws: Draws) -> Tensor:  # noqa: ARG001
-    """Written as JPEG and read again, one image after another."""
+def jpeg_compression(images: Tensor, quality: int, draws: Draws) -> Tensor:  # noqa: ARG001
+    """Written as JPEG and read again, one image after another; takes and gives bytes."""
     try:
         from PIL import Image
     except ImportError:
         raise ValueError("JPEG needs Pillow: pip install 'macc-torch[data]'") from None
     found = []
-    for pixels in x.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy():
+    for pixels in images.permute(0, 2, 3, 1).contiguous().cpu().numpy():
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG", quality=quality)
         with Image.open(file) as image:
             found.append(np.asarray(image))
-    return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).to(x.device).float().div(255)
+    return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).to(images.device)
 
 
 def saturate(x: Tensor, factor: float, added: float, draws: Draws) -> Tensor:  # noqa: ARG001

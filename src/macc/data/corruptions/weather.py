@@ -206,8 +206,8 @@ def spatter(
 
 def _relief(inside: Tensor) -> Tensor:
     """Light from one side on the distance to the nearest edge of a drop, its histogram made even, in ``[0, 255]``."""
-    neighbours = -F.max_pool2d(-F.pad(inside.float(), (1,) * 4, mode="replicate"), 3, stride=1)
-    edge = inside & (neighbours == 0)
+    around = filtered(inside.float(), torch.ones(3, 3))
+    edge = inside & (around < 8.5)
     distance = _distance(edge, 20)
     even = _equalised(filtered(distance, torch.full((3, 3), 1 / 9)).floor())
     lit = filtered(even, torch.tensor([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])).clamp(0, 255)
@@ -216,15 +216,16 @@ def _relief(inside: Tensor) -> Tensor:
 
 def _distance(edge: Tensor, most: int) -> Tensor:
     """Distance to the nearest pixel of ``edge`` in each image, at most ``most``."""
-    found = torch.where(edge, 0.0, float(most**2))
+    # Squared distances along one axis, then along both; short integers, because memory is what this waits for.
+    found = torch.where(edge, 0, most**2).to(torch.int16)
     for axis in (2, 3):
         side = found.shape[axis]
         padding = (0, 0, most, most) if axis == 2 else (most, most, 0, 0)
-        padded = F.pad(found, padding, value=float(most**2))
+        padded = F.pad(found, padding, value=most**2)
         for step in range(-most, most + 1):
             if abs(step) < side:
                 found = torch.minimum(found, padded.narrow(axis, most + step, side) + step**2)
-    return found.clamp(max=float(most**2)).sqrt()
+    return found.clamp(max=most**2).float().sqrt()
 
 
 def _equalised(values: Tensor) -> Tensor:
