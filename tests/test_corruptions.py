@@ -498,8 +498,8 @@ def test_a_run_is_evaluated_on_official_and_on_generated_files_by_one_mechanism(
     for name, frost in (("cifar10_c", "frost-3"), ("cifar10_c_regen", "frost_synthetic-3")):
         written = training.predict(run, data=name, root=root)
         found = {path.relative_to(run.path / "predictions").as_posix() for path in written}
-        assert len(found) == 76
-        assert {f"{name}/fog-5.npz", f"{name}/{frost}.npz", f"{name}/test.npz"} <= found
+        assert len(found) == 75
+        assert {f"{name}/fog-5.npz", f"{name}/{frost}.npz"} <= found
         with (
             np.load(run.path / "predictions" / name / "fog-5.npz") as cell,
             np.load(run.path / "predictions" / "test.npz") as clean,
