@@ -154,7 +154,7 @@ def _complete(path: Path, test: Part) -> bool:
     if not path.is_file():
         return False
     count, channels, height, width = test.inputs.shape
-    return open_npy(path).shape == (len(LEVELS) * count, height, width, channels)
+    return bool(open_npy(path).shape == (len(LEVELS) * count, height, width, channels))
 
 
 def _check_space(folder: Path, size: int) -> None:

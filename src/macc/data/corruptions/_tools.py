@@ -114,7 +114,7 @@ def filtered(images: Tensor, kernel: Tensor) -> Tensor:
     # A large kernel is quicker as a product of spectra; what wraps around is cut off.
     shape = [_next_fast(length) for length in padded.shape[-2:]]
     spectrum = torch.fft.rfft2(padded, s=shape) * torch.fft.rfft2(kernel.flip(0, 1), s=shape)
-    found = torch.fft.irfft2(spectrum, s=shape)
+    found: Tensor = torch.fft.irfft2(spectrum, s=shape)
     return found[..., side - 1 : side - 1 + height, side - 1 : side - 1 + width].reshape(images.shape)
 
 
