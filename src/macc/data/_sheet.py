@@ -101,12 +101,10 @@ def draw_sheet(splits: Splits) -> Any:
         label(left, top, splits.classes[k])
         tiles(left, top, splits.train.inputs.index_select(0, order[labels == k][:per_class]))
     if rows_of_shifts:
+        same = all(torch.equal(part.labels, splits.test.labels) for part in splits.shifts.values())
         together = any(len(parts) > 1 for parts in rows_of_shifts.values())
-        words = (
-            "Test images, then the same at each level"
-            if together
-            else "The same test images under each shift"
-        )
+        words = "The same test images under each shift" if same else "Test images of each shift"
+        words = "Test images, then the same at each level" if together else words
         draw.text((MARGIN, shift_top), words, fill=FAINT, font=small, anchor="lt")
     for k, (name, parts) in enumerate(rows_of_shifts.items()):
         top = shift_top + 24 + k * (tile + GAP)
@@ -119,11 +117,10 @@ def draw_sheet(splits: Splits) -> Any:
 def _rows_of_shifts(splits: Splits) -> dict[str, list[Part]]:
     """What stands in a row: a shift, or, where there are many, all levels of one after the clean images."""
     if len(splits.shifts) <= MOST_SHIFTS:
-        return (
-            {name: [part] for name, part in {"test": splits.test, **splits.shifts}.items()}
-            if splits.shifts
-            else {}
-        )
+        # Where the test set is made of the shifts it would show the first of them again.
+        pooled = len(splits.test) == sum(len(part) for part in splits.shifts.values())
+        clean = {} if pooled or not splits.shifts else {"test": [splits.test]}
+        return clean | {name: [part] for name, part in splits.shifts.items()}
     rows: dict[str, list[Part]] = {}
     for name, part in splits.shifts.items():
         head, _, level = name.rpartition("-")

@@ -35,7 +35,7 @@ FILES_C = Copies(
         name="Tiny-ImageNet-C.tar",
         url="https://zenodo.org/records/2536630/files/Tiny-ImageNet-C.tar",
         md5="f9c9a9dbdc11469f0b850190f7ad8be1",
-        megabytes=1700,
+        megabytes=1795,
     ),
 )
 
