@@ -168,6 +168,20 @@ class Copies:
             check_md5(found, self.download.md5)
         return found
 
+    def require_folder(self, name: str, root: Path, *, only: str, verify: bool) -> Path:
+        """The same, where an archive has to be unpacked: its folder ``only`` beside it."""
+        found = self.require(name, root, verify=verify)
+        if is_archive(found):
+            try:
+                unpack(found, root, only=only)
+            except OSError as error:
+                raise ValueError(
+                    f"{root} cannot hold what {found.name} unpacks to: {error}; unpack it where there is room and say "
+                    "so with --data or $MACC_DATA"
+                ) from error
+            return root / only
+        return found
+
     def status(self, root: Path) -> str:
         """Whether it is there, in a few words."""
         found = self.find(root)

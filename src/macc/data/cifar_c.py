@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from os import PathLike
 
-from macc.data._archives import is_archive, unpack
 from macc.data._cells import choose, read_cells
 from macc.data._datasets import dataset
 from macc.data._files import Copies, Download, data_root
@@ -103,10 +102,7 @@ def _read(
     verify: bool,
     corruptions: Sequence[str] | None,
 ) -> Splits:
-    place = copies.require(name, data_root(root), verify=verify)
-    if is_archive(place):
-        unpack(place, data_root(root), only=folder)
-        place = data_root(root) / folder
+    place = copies.require_folder(name, data_root(root), only=folder, verify=verify)
     present = {path.stem for path in place.glob("*.npy")}
     chosen = choose(name, present, corruptions, place)
     return read_cells(name, place, clean, corruptions=chosen, verify=verify)

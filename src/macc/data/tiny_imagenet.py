@@ -5,7 +5,6 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from macc.data._archives import is_archive, unpack
 from macc.data._cells import LEVELS, STANDARD, cell, choose
 from macc.data._datasets import dataset
 from macc.data._files import Copies, Download, data_root
@@ -117,12 +116,9 @@ def tiny_imagenet_c(
         Hendrycks and Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
         Perturbations*, ICLR 2019.
     """
-    name, base = "tiny_imagenet_c", data_root(root)
+    name = "tiny_imagenet_c"
     clean = tiny_imagenet(root=root, verify=verify)
-    place = FILES_C.require(name, base, verify=verify)
-    if is_archive(place):
-        unpack(place, base, only="Tiny-ImageNet-C")
-        place = base / "Tiny-ImageNet-C"
+    place = FILES_C.require_folder(name, data_root(root), only="Tiny-ImageNet-C", verify=verify)
     present = {path.name for path in folders_in(place)}
     shifts = {}
     for corruption in choose(name, present, STANDARD if corruptions is None else corruptions, place):
