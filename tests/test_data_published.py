@@ -432,6 +432,7 @@ class TestTinyImagenet:
         assert torch.equal(right.train.inputs, legacy.train.inputs)
         assert not pixels(right.val) & pixels(right.train)
         assert legacy.val.labels.tolist() == [0, 0, 0, 0]  # the first tenth of the folder: its first classes
+        assert (legacy.val.inputs[:, 0, 0, 0] <= 12).all()
         assert len(pixels(legacy.val) & pixels(legacy.train)) >= 3
 
     def test_bad_trees(self, tmp_path):
