@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 # Training first: it sees to it, before torch asks the processor, that bf16 runs on this machine.
-PARTS = ("training", "core", "metrics", "data", "posthoc", "large")
+PARTS = ("training", "core", "metrics", "data", "corruptions", "posthoc", "large")
 
 
 def main(parts: tuple[str, ...]) -> int:

@@ -50,7 +50,7 @@ class TestList:
         for name in data.known():
             assert sum(line.startswith((f"{name} ", f"{name}:PATH ")) for line in output.splitlines()) == 1
         table = output.split("\n\n")[0]
-        assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
+        assert max(len(line.rstrip()) for line in table.splitlines()) <= 96
         line = next(line for line in output.splitlines() if line.startswith("cifar10 "))
         for words in ("image", "10", "45000/5000/10000", "missing, 170 MB", "none stated"):
             assert words in line

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from macc import data
+from macc.data import _images as module
 
 Image = pytest.importorskip("PIL.Image")
 SHARED = Path(os.environ.get("MACC_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
-module = sys.modules["macc.data.folder"]  # the name in the package is the set, not the module
 
 
 @pytest.fixture(autouse=True)

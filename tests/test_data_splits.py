@@ -435,3 +435,21 @@ class TestBatches:
             Normalisation((0.5,), (0.1, 0.2))
         with pytest.raises(ValueError, match="`pad` must be a number of pixels"):
             Augmentation(pad=-1)
+
+
+def test_every_token_id_needs_a_vector():
+    tokens = data.Part(inputs=torch.ones(4, 30, dtype=torch.int64), labels=torch.arange(4) % 2)
+    form = {
+        "name": "t",
+        "kind": "tokens",
+        "classes": ("a", "b"),
+        "train": tokens,
+        "val": tokens,
+        "test": tokens,
+    }
+    plain = data.Splits(**form, vocabulary=5)
+    with_vectors = data.Splits(**form, vocabulary=5, vectors=torch.zeros(5, 3))
+
+    assert plain.digest() != with_vectors.digest()
+    with pytest.raises(ValueError, match="t has 5 token ids and 4 vectors; each id needs one"):
+        data.Splits(**form, vocabulary=5, vectors=torch.zeros(4, 3))

@@ -53,7 +53,7 @@ INPUTS = {
     "hf:deit-tiny-patch4-32": lambda n: torch.randn(n, 3, 32, 32),
 }
 # Batch norm over a handful of values makes the loss too rough for a step of any length to be judged.
-SIDES = {"resnet18": 64, "resnet50": 96, "resnet50_tiny": 24}
+SIDES = {"mendeley": 96, "mendeley_dropout": 96, "resnet18": 64, "resnet50": 96, "resnet50_tiny": 24}
 ALL = [*sorted(models.known()), "hf:deit-tiny-patch4-32"]
 
 
@@ -158,24 +158,102 @@ class TestEveryModel:
         model = models.build(name, num_classes=4)
         x, y = inputs(name), torch.arange(8) % 4
 
-        assert small_step(model, lambda: nn.functional.cross_entropy(model(x), y)) < 0
+        def value():
+            torch.manual_seed(1)  # the same masks of ordinary dropout
+            return nn.functional.cross_entropy(model(x), y)
+
+        assert small_step(model, value) < 0
 
     @pytest.mark.parametrize("name", ALL)
     def test_state_dict_round_trip_also_through_a_head(self, name):
         first, second = (models.build(name, num_classes=3).eval() for _ in range(2))
         x = inputs(name, 2)
+
+        def output(model):
+            torch.manual_seed(1)  # mendeley_dropout drops in evaluation too
+            return model(x)
+
         second.load_state_dict(first.state_dict())
-        torch.testing.assert_close(second(x), first(x))
+        torch.testing.assert_close(output(second), output(first))
         state = attach(first).state_dict()
         assert state.keys() == second.state_dict().keys()
-        torch.testing.assert_close(detach(first)(x), second(x))
+        torch.testing.assert_close(output(detach(first)), output(second))
 
     @pytest.mark.parametrize("name", ALL)
     def test_freezing_leaves_the_classifier(self, name):
         model = models.freeze(models.build(name, num_classes=3))
         trained = [p for p in model.parameters() if p.requires_grad]
 
-        assert {id(p) for p in trained} == {id(p) for p in classifier(model).parameters()}
+        head = model.fc if name.startswith("mendeley") else classifier(model)
+        assert {id(p) for p in trained} == {id(p) for p in head.parameters()}
+
+
+class TestMendeley:
+    def test_sizes_at_the_paper_s_pixels(self):
+        with torch.device("meta"):
+            model = models.freeze(models.build("mendeley", num_classes=2))
+
+        assert model.fc.fc1.in_features == 512 * 13 * 13
+        assert model.fc.out.in_features == 64
+        assert (
+            parameters(model) == (2048 * 512 + 3 * 512) + (86528 * 256 + 3 * 256) + (256 * 64 + 3 * 64) + 130
+        )
+        assert model(torch.zeros(2, 1, 832, 832, device="meta")).shape == (2, 2)
+        x = torch.randn(2, 3, 26, 26)
+        assert torch.equal(model.fc.reduce[3](x), nn.functional.max_pool2d(x, 2))
+
+    def test_grey_is_three_equal_channels(self):
+        model = models.build("mendeley", num_classes=2).eval()
+        x = torch.randn(2, 1, 64, 64)
+        torch.testing.assert_close(model(x), model(x.repeat(1, 3, 1, 1)))
+
+    def test_an_attached_head_replaces_the_last_dropout(self):
+        torch.manual_seed(0)
+        plain, attached = (models.build("mendeley", num_classes=2) for _ in range(2))
+        attached = attach(attached, p=0.2)
+        seen = []
+        for model in (plain, attached):
+            model.fc.out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+            model(torch.randn(4, 1, 64, 64))
+
+        # Without a head half of what the ReLU leaves is dropped; with one, batch norm and ReLU alone make zeros.
+        assert (seen[0] == 0).float().mean() > 0.65
+        assert (seen[1] == 0).float().mean() < 0.6
+
+    def test_dropout_in_evaluation_only_under_the_legacy_name(self):
+        x = torch.randn(2, 1, 64, 64)
+        right, legacy = (models.build(n, num_classes=2).eval() for n in ("mendeley", "mendeley_dropout"))
+        legacy.load_state_dict(right.state_dict())
+
+        assert torch.equal(right(x), right(x))
+        assert not torch.equal(legacy(x), legacy(x))
+        legacy.fc.always = False
+        torch.testing.assert_close(legacy(x), right(x))
+
+    def test_weights_of_an_imagenet_resnet50(self, tmp_path):
+        source = models.build("resnet50", num_classes=1000)
+        save_file(source.state_dict(), tmp_path / "resnet50.safetensors")
+        with pytest.warns(UserWarning, match="this model has 2: its classifier 'fc' starts fresh"):
+            model = models.build("mendeley", num_classes=2, pretrained=str(tmp_path / "resnet50.safetensors"))
+
+        assert torch.equal(model.layer4[2].conv3.weight, source.layer4[2].conv3.weight)
+
+    def test_freezing_keeps_the_statistics_of_the_backbone_alone(self):
+        model = models.freeze(models.build("mendeley", num_classes=2)).train()
+        backbone, head = model.bn1.running_mean.clone(), model.fc.bn1.running_mean.clone()
+        model(torch.randn(4, 1, 64, 64))
+
+        assert torch.equal(model.bn1.running_mean, backbone)
+        assert not torch.equal(model.fc.bn1.running_mean, head)
+
+
+def test_build_hands_on_the_vocabulary_and_the_vectors():
+    assert models.build("gpcnn", num_classes=2, vocabulary=7).embedding.weight.shape == (7, 100)
+    vectors = torch.randn(9, 5)
+    assert torch.equal(
+        models.build("gpcnn", num_classes=2, vectors=vectors).embedding.weight[1:], vectors[1:]
+    )
+    assert models.build("linear", num_classes=2, vocabulary=7)[1].in_features == 3
 
 
 def test_gpcnn_vectors():
@@ -538,7 +616,9 @@ class TestOtherLibraries:
 def test_mistakes():
     with pytest.raises(ValueError, match="no model is called 'resnet65'; did you mean 'resnet56'"):
         models.build("resnet65", num_classes=10)
-    with pytest.raises(ValueError, match="no model is called 'q'; there are gpcnn, linear, mlp, resnet110"):
+    with pytest.raises(
+        ValueError, match="no model is called 'q'; there are gpcnn, linear, mendeley, mendeley_dropout, mlp"
+    ):
         models.build("q", num_classes=10)
     with pytest.raises(ValueError, match="no model is called 'freeze'"):
         models.build("freeze", num_classes=10)

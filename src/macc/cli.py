@@ -244,6 +244,28 @@ def data_show(
     typer.echo(_show.sheet(splits, output))
 
 
+@data_app.command("corrupt")
+def data_corrupt(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, cifar100 or tiny_imagenet.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CORRUPTION", help="Only this one; may be given several times."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Write NAME_c_regen there; else where the data are."
+        ),
+    ] = None,
+    data: DataFolder = None,
+    verify: Verify = True,
+) -> None:
+    """Write the test images under 19 corruptions; stopped, the same command goes on."""
+    from macc.data import regenerated
+
+    typer.echo(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))
+
+
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]
 _Labels = Annotated[
     Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Generic, ParamSpec
 
-from macc.data._files import Sources
+from macc.data._files import Copies, Sources
 from macc.data._splits import Kind, Splits
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ class Dataset(Generic[P]):
         num_classes: int | None,
         sizes: tuple[int, int, int] | None,
         licence: str,
-        sources: Sources | None,
+        sources: Sources | Copies | None,
         needs_path: bool,
     ) -> None:
         update_wrapper(self, read)
@@ -65,7 +65,7 @@ def dataset(
     kind: Kind | None = None,
     num_classes: int | None = None,
     sizes: tuple[int, int, int] | None = None,
-    sources: Sources | None = None,
+    sources: Sources | Copies | None = None,
     needs_path: bool = False,
 ) -> Callable[[Callable[P, Splits]], Dataset[P]]:
     """Describe the function below as a data set; see :class:`Dataset`."""

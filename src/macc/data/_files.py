@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from macc.data._archives import unpack
+from macc.data._archives import is_archive, unpack
 from macc.data._progress import download_bar
 
 
@@ -109,13 +109,93 @@ class Sources:
         if is_archive:
             unpack(path, root, only=self.folder)
 
+    def status(self, root: Path) -> str:
+        """Whether it is there, in a few words."""
+        if not self.missing(root):
+            return "present"
+        if all((root / wanted.name).is_file() for wanted in self.downloads):
+            return "present, packed"
+        return f"missing, {sum(wanted.megabytes for wanted in self.downloads)} MB"
+
+    def place(self, root: Path) -> Path:
+        """Where the files are, or will be."""
+        return root / self.folder
+
     def instruction(self, root: Path) -> str:
         """What a person is to put where."""
         paths = [root / wanted.name for wanted in self.downloads]
         names = ", ".join(path.name for path in paths)
-        if paths[0].parent == root:
+        if paths[0].parent == root and self.folder != ".":
             names += f" (or the unpacked folder {self.folder})"
         return f"put {names} into {paths[0].parent}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copies:
+    """What people hold under one of several names: a folder or file, or an archive of it.
+
+    Args:
+        names: Patterns of names below the data folder, the preferred first.
+        origin: Where it comes from, for people who have to get it by hand.
+        download: Where there is one file on the network with a published checksum.
+    """
+
+    names: tuple[str, ...]
+    origin: str
+    download: Download | None = None
+
+    def find(self, root: Path) -> Path | None:
+        """The first that is there."""
+        return next((path for name in self.names for path in sorted(root.glob(name))), None)
+
+    def require(self, name: str, root: Path, *, verify: bool) -> Path:
+        """The first that is there, checked where there is a published checksum; downloaded if none is."""
+        found = self.find(root)
+        if found is None and self.download is not None:
+            found, existed = root / self.download.name, root.exists()
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+                download(name, self.download, root, otherwise=self.instruction(root))
+            finally:
+                if not existed:
+                    _remove_if_empty(root, root / f".{name}.lock")
+        if found is None:
+            raise ValueError(
+                f"{name} is not in {root}: {self.instruction(root)}, or say where it is with --data or $MACC_DATA; "
+                f"it comes from {self.origin}"
+            )
+        if verify and self.download is not None and found.name == self.download.name:
+            check_md5(found, self.download.md5)
+        return found
+
+    def require_folder(self, name: str, root: Path, *, only: str, verify: bool) -> Path:
+        """The same, where an archive has to be unpacked: its folder ``only`` beside it."""
+        found = self.require(name, root, verify=verify)
+        if is_archive(found):
+            try:
+                unpack(found, root, only=only)
+            except OSError as error:
+                raise ValueError(
+                    f"{root} cannot hold what {found.name} unpacks to: {error}; unpack it where there is room and say "
+                    "so with --data or $MACC_DATA"
+                ) from error
+            return root / only
+        return found
+
+    def status(self, root: Path) -> str:
+        """Whether it is there, in a few words."""
+        found = self.find(root)
+        if found is not None:
+            return "present, packed" if is_archive(found) else "present"
+        return "missing" if self.download is None else f"missing, {self.download.megabytes} MB"
+
+    def place(self, root: Path) -> Path:
+        """Where it is, or should be."""
+        return self.find(root) or root / self.names[0]
+
+    def instruction(self, root: Path) -> str:
+        """What a person is to put where."""
+        return f"put {' or '.join(self.names)} into {root}"
 
 
 def _remove_if_empty(root: Path, lock: Path) -> None:

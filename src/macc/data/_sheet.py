@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from macc.data._parts import Part
 from macc.data._splits import Splits
 
 GAP = 4
@@ -15,6 +16,7 @@ MARGIN = 20
 WIDEST_LABEL = 180
 ROWS = 20
 MOST_CLASSES = 100
+MOST_SHIFTS = 20
 INK, FAINT = (32, 32, 32), (120, 120, 120)
 
 
@@ -65,13 +67,13 @@ def draw_sheet(splits: Splits) -> Any:
     per_class = max(4, (12 if tile < 80 else 8) // blocks)
     rows = min(shown, ROWS)
     title, text, small = (ImageFont.load_default(size) for size in (20, 14, 12))
-    shifts = {"test": splits.test, **splits.shifts} if splits.shifts else {}
-    names = [*splits.classes[:shown], *shifts]
+    rows_of_shifts = _rows_of_shifts(splits)
+    names = [*splits.classes[:shown], *rows_of_shifts]
     label_width = min(WIDEST_LABEL, 16 + max(int(text.getlength(name)) for name in names))
     block_width = label_width + per_class * (tile + GAP) + MARGIN
     per_shift = (blocks * block_width - label_width - MARGIN) // (tile + GAP)
     shift_top = MARGIN + 52 + rows * (tile + GAP) + 20
-    height = shift_top + 24 + len(shifts) * (tile + GAP) if shifts else shift_top - 20
+    height = shift_top + 24 + len(rows_of_shifts) * (tile + GAP) if rows_of_shifts else shift_top - 20
     image = Image.new("RGB", (MARGIN + max(blocks * block_width, 460), height + MARGIN - GAP), "white")
     draw = ImageDraw.Draw(image)
 
@@ -98,15 +100,32 @@ def draw_sheet(splits: Splits) -> Any:
         top = MARGIN + 52 + (k % ROWS) * (tile + GAP)
         label(left, top, splits.classes[k])
         tiles(left, top, splits.train.inputs.index_select(0, order[labels == k][:per_class]))
-    if shifts:
-        draw.text(
-            (MARGIN, shift_top), "The same test images under each shift", fill=FAINT, font=small, anchor="lt"
-        )
-    for k, (name, part) in enumerate(shifts.items()):
+    if rows_of_shifts:
+        same = all(torch.equal(part.labels, splits.test.labels) for part in splits.shifts.values())
+        together = any(len(parts) > 1 for parts in rows_of_shifts.values())
+        words = "The same test images under each shift" if same else "Test images of each shift"
+        words = "Test images, then the same at each level" if together else words
+        draw.text((MARGIN, shift_top), words, fill=FAINT, font=small, anchor="lt")
+    for k, (name, parts) in enumerate(rows_of_shifts.items()):
         top = shift_top + 24 + k * (tile + GAP)
         label(MARGIN, top, name)
-        tiles(MARGIN, top, part.inputs[:per_shift])
+        each = max(1, per_shift // len(parts))
+        tiles(MARGIN, top, torch.cat([part.inputs[:each] for part in parts]))
     return image
+
+
+def _rows_of_shifts(splits: Splits) -> dict[str, list[Part]]:
+    """What stands in a row: a shift, or, where there are many, all levels of one after the clean images."""
+    if len(splits.shifts) <= MOST_SHIFTS:
+        # Where the test set is made of the shifts it would show the first of them again.
+        pooled = len(splits.test) == sum(len(part) for part in splits.shifts.values())
+        clean = {} if pooled or not splits.shifts else {"test": [splits.test]}
+        return clean | {name: [part] for name, part in splits.shifts.items()}
+    rows: dict[str, list[Part]] = {}
+    for name, part in splits.shifts.items():
+        head, _, level = name.rpartition("-")
+        rows.setdefault(head if head and level.isdigit() else name, [splits.test]).append(part)
+    return rows
 
 
 def _tile(pixels: Tensor, side: int) -> Any:

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from macc.data._datasets import Dataset, known, load
-from macc.data._files import data_root
+from macc.data._files import Copies, data_root
 from macc.data._sheet import write_sheet
 from macc.data._splits import Splits
 from macc.data.folder import folder
@@ -59,13 +59,7 @@ def _status(one: Dataset[...], root: str | PathLike[str] | None) -> str:
         return "your files"
     if one.sources is None:
         return "embedded"
-    folder = data_root(root)
-    if not one.sources.missing(folder):
-        return "present"
-    if all((folder / wanted.name).is_file() for wanted in one.sources.downloads):
-        return "present, packed"
-    size = sum(wanted.megabytes for wanted in one.sources.downloads)
-    return f"missing, {size} MB"
+    return one.sources.status(data_root(root))
 
 
 def read(name: str, *, root: str | PathLike[str] | None, verify: bool, size: int | None) -> Splits:
@@ -95,8 +89,11 @@ def ready(name: str, splits: Splits, *, root: str | PathLike[str] | None, verify
     one = known()[name.partition(":")[0]]
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     if one.sources is not None:
+        place = one.sources.place(data_root(root))
+        if isinstance(one.sources, Copies):
+            return f"{name} is ready from {place}: {sizes}"
         checked = "checksums match" if verify else "checksums not compared"
-        return f"{name} is ready in {data_root(root) / one.sources.folder}: {sizes}; {checked}"
+        return f"{name} is ready in {place}: {sizes}; {checked}"
     if one.needs_path:
         return f"{name} is ready: {sizes}"
     return f"{name} is embedded, there is nothing to prepare: {sizes}"

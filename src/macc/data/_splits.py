@@ -32,6 +32,8 @@ class Splits:
         shifts: Test sets from another distribution, by name; ``<shift>-<level>`` where there are levels.
         normalisation: Applied to every part.
         augmentation: Applied to training batches.
+        vocabulary: Of tokens: the number of ids, 0 for padding included.
+        vectors: Of tokens: a vector for each id, ``(vocabulary, D)``, to start from.
 
     Example:
         >>> from macc import data
@@ -51,6 +53,8 @@ class Splits:
     shifts: Mapping[str, Part] = field(default_factory=dict)
     normalisation: Normalisation | None = None
     augmentation: Augmentation | None = None
+    vocabulary: int | None = None
+    vectors: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -68,6 +72,10 @@ class Splits:
                     f"the train split of {tuple(self.train.inputs.shape[1:])}; they must be the same"
                 )
             _check_range(part.labels, len(self.classes), f"the {name} split of {self.name}")
+        if self.vectors is not None and len(self.vectors) != self.vocabulary:
+            raise ValueError(
+                f"{self.name} has {self.vocabulary} token ids and {len(self.vectors)} vectors; each id needs one"
+            )
 
     def __repr__(self) -> str:
         shifts = f", {len(self.shifts)} shift{'s'[: len(self.shifts) > 1]}" if self.shifts else ""
@@ -211,6 +219,8 @@ class Splits:
             found.update(repr((name, tuple(part.inputs.shape), part.inputs.dtype)).encode())
             for tensor in (part.inputs, part.labels):
                 found.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+        if self.vectors is not None:
+            found.update(self.vectors.contiguous().view(torch.uint8).numpy().data)
         return found.hexdigest()
 
 

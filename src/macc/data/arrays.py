@@ -108,6 +108,32 @@ def arrays(
     )
 
 
+def labelled(
+    file: Path, found: dict[str, Array], names: tuple[str, ...]
+) -> tuple[tuple[str, ...], dict[str, Part]]:
+    """Class names and the parts ``names`` of an ``.npz`` file of features: exactly those, no more.
+
+    Args:
+        file: Where the arrays come from, for errors.
+        found: All arrays of the file, by name.
+        names: The parts there must be.
+    """
+    wanted = {f"{name}_{word}" for name in names for word in ("features", "labels")} | {"classes"}
+    if missing := sorted(wanted - found.keys()):
+        raise ValueError(f"{file} lacks {', '.join(missing)}; it must hold {', '.join(sorted(wanted))}")
+    if unknown := sorted(found.keys() - wanted):
+        raise ValueError(f"{file} holds {', '.join(unknown)}, which this data set does not have")
+    labels = {name: found[f"{name}_labels"] for name in names}
+    classes = _classes(file, labels, found["classes"])
+    return classes, {
+        name: Part(
+            inputs=_inputs(file, "features", found[f"{name}_features"]),
+            labels=_labels(file, labels[name], classes),
+        )
+        for name in names
+    }
+
+
 def _read_npz(file: Path) -> tuple[Kind, dict[str, _Group], Array | None]:
     found = read_npz(file)
     names = found.pop("classes", None)

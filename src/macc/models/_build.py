@@ -4,7 +4,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
 from macc.models._weights import load_weights
 from macc.models.hub import from_hub
@@ -28,7 +28,15 @@ def known() -> dict[str, Callable[..., nn.Module]]:
     }
 
 
-def build(name: str, *, num_classes: int, in_channels: int = 3, pretrained: str | None = None) -> nn.Module:
+def build(
+    name: str,
+    *,
+    num_classes: int,
+    in_channels: int = 3,
+    pretrained: str | None = None,
+    vocabulary: int | None = None,
+    vectors: Tensor | None = None,
+) -> nn.Module:
     """A model by its name.
 
     Args:
@@ -41,6 +49,8 @@ def build(name: str, *, num_classes: int, in_channels: int = 3, pretrained: str 
             not used for text.
         pretrained: A file of weights to start from, ``.safetensors`` or ``.pth``, for any network; for ``timm:``
             also ``"hub"``. A classifier of another number of classes in it is left out, with a warning.
+        vocabulary: For text: the number of token ids; other networks do not use it.
+        vectors: For text: word vectors ``(vocabulary, D)`` to start from; other networks do not use them.
 
     Example:
         >>> build("resnet20", num_classes=10).fc
@@ -58,9 +68,10 @@ def build(name: str, *, num_classes: int, in_channels: int = 3, pretrained: str 
         cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(networks))}"
         raise ValueError(f"no model is called {name!r}; {cure}")
     network = networks[name]
-    takes_channels = "in_channels" in inspect.signature(network).parameters
-    channels = {"in_channels": in_channels} if takes_channels else {}
-    model = network(num_classes=num_classes, **channels)
+    offered = {"in_channels": in_channels, "vocabulary": vocabulary, "vectors": vectors}
+    taken = inspect.signature(network).parameters
+    options = {key: value for key, value in offered.items() if key in taken and value is not None}
+    model = network(num_classes=num_classes, **options)
     if pretrained is not None:
         load_weights(model, pretrained)
     return model

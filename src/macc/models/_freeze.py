@@ -5,7 +5,7 @@ from typing import TypeVar
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from macc.models._classifier import classifier_name
+from macc.models._classifier import trained_name
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -17,7 +17,8 @@ def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT
         model: A classifier, before or after :func:`macc.attach`.
         bn: Also keep the statistics of batch norm: its layers run in evaluation mode whatever mode the
             model is in. ``False`` lets them drift to the training data, as the code base of the paper did.
-        head: Dotted name of the module to go on training, where it is more than the last linear layer.
+        head: Dotted name of the module to go on training, where it is more than the last linear layer;
+            ``mendeley`` knows its own.
 
     Returns:
         The same model.
@@ -29,7 +30,7 @@ def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT
         ['fc.weight', 'fc.bias']
     """
     if head is None:
-        head = classifier_name(model)
+        head = trained_name(model)
     elif head not in dict(model.named_modules()):
         raise ValueError(
             f"the model has no module called '{head}'; "

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from macc.models._classifier import classifier_name
+from macc.models._classifier import classifier_name, trained_name
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -20,11 +20,11 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     """
     file = Path(path)
     found, own = read_weights(file), model.state_dict()
-    head = classifier_name(model)
+    head = trained_name(model)
     fresh = [
         key
         for key in own
-        if key.rpartition(".")[0] == head and (key not in found or found[key].shape != own[key].shape)
+        if key.startswith(f"{head}.") and (key not in found or found[key].shape != own[key].shape)
     ]
     # Files written before torch counted batches lack the counter, and nothing depends on it.
     missing = [
@@ -32,7 +32,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         for key in own
         if key not in found and key not in fresh and not key.endswith("num_batches_tracked")
     ]
-    unknown = [key for key in found if key not in own]
+    unknown = [key for key in found if key not in own and not (fresh and key.startswith(f"{head}."))]
     unlike = [
         f"{key} is {tuple(found[key].shape)} and should be {tuple(own[key].shape)}"
         for key in own
@@ -49,8 +49,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         )
     model.load_state_dict({key: value for key, value in found.items() if key not in fresh}, strict=False)
     if fresh:
-        classes = len(own[fresh[0]])
-        theirs = f"has {len(found[fresh[0]])} classes" if fresh[0] in found else "has no classifier"
+        classes = len(own[f"{classifier_name(model)}.weight"])
+        theirs = f"has {len(found[fresh[0]])} classes" if fresh[0] in found else "has no such classifier"
         warnings.warn(
             f"{file.name} {theirs}, this model has {classes}: its classifier '{head}' starts fresh",
             UserWarning,

@@ -112,10 +112,14 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images ``(N, C, H, W)`` to logits ``(N, K)``."""
+        return self.fc(self.avgpool(self.last_map(x)).flatten(1))  # type: ignore[no-any-return]
+
+    def last_map(self, x: Tensor) -> Tensor:
+        """Maps images ``(N, C, H, W)`` to what the last stage makes of them."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in range(1, self.num_stages + 1):
             x = self.get_submodule(f"layer{stage}")(x)
-        return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
+        return x
 
 
 def resnet20(*, num_classes: int, in_channels: int = 3) -> ResNet:

@@ -203,6 +203,12 @@ def _model(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Module:
 
 def build_model(recipe: Recipe, data: Splits) -> nn.Module:
     """The recipe's model with its head, freshly initialised from its seed."""
+    if recipe.pretrained not in (None, "hub") and not Path(recipe.pretrained).expanduser().is_file():
+        raise recipe.complaint(
+            "pretrained",
+            f"there is no weight file {recipe.pretrained}; put it there, say where it is with "
+            "--set pretrained=PATH, or start fresh with --set pretrained=null",
+        )
     flat = recipe.model in ("mlp", "linear") or data.kind != "image"
     with kept_generators():
         seed_everything(recipe.seed, "model")
@@ -212,6 +218,8 @@ def build_model(recipe: Recipe, data: Splits) -> nn.Module:
                 num_classes=data.num_classes,
                 in_channels=math.prod(data.shape) if flat else data.shape[0],
                 pretrained=recipe.pretrained,
+                vocabulary=data.vocabulary,
+                vectors=data.vectors,
             )
         except ValueError as error:
             raise recipe.complaint("model", str(error)) from error

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from macc.data import Part, Splits
-from macc.models._classifier import classifier_name
+from macc.models._classifier import classifier_name, trained_name
 
 CACHE_BYTES = 8 * 2**30
 
@@ -16,6 +16,8 @@ def why_not_cached(data: Splits, model: nn.Module, *, freeze_bn: bool) -> str | 
     """Why the features of a frozen backbone change from epoch to epoch or do not fit; ``None`` if neither."""
     if not freeze_bn:
         return "its batch-norm statistics move (freeze_bn: false)"
+    if trained_name(model) != classifier_name(model):
+        return "more than its last layer is trained"
     if data.augmentation is not None:
         return f"{data.name} is augmented at random"
     size = 4 * _width(model) * sum(len(part) for part in (data.train, data.val, data.test))

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from macc import data as datasets
 from macc import heads
-from macc.data import Splits
+from macc.data import Part, Splits
 from macc.training import checkpoints, engine
 from macc.training._files import full_disk_explained, write_arrays
 from macc.training._randomness import derived_seed, kept_generators, seed_everything
 from macc.training.fitting import Tensors, build_model, splits_for, with_head
+from macc.training.recipe import Subset
 from macc.training.runs import Run
 
 NOISE_LEVELS = 10
@@ -43,7 +44,8 @@ def predict(
     Args:
         run: A finished run.
         data: A data set, by name or loaded: its shifted test sets are predicted, and its test set where it is
-            not the run's own. Inputs are normalised as in training.
+            not the run's own. Inputs are normalised as in training, and of each part as many samples are used as
+            the run's recipe used of its own test set.
         model: The model of a run that was trained on a module of your own.
         trained_on: The data of a run that was trained on data of your own, as :func:`fit` got them.
         moments: Add mean and variance of the logits under dropout; needs an MC-dropout head.
@@ -90,7 +92,7 @@ def predict(
         written.append(path)
 
     with kept_generators(), full_disk_explained(folder):
-        for name, splits, part in _parts(own, data, root, perturb=perturb):
+        for name, splits, part in _parts(own, data, root, subset=recipe.subset, perturb=perturb):
             if on_part is not None:
                 on_part(name)
             write(name, _arrays(network, splits, part, recipe.eval_batch_size, device, moments, recipe.seed))
@@ -103,7 +105,12 @@ def predict(
 
 
 def _parts(
-    own: Splits, data: str | Splits | None, root: str | PathLike[str] | None, *, perturb: bool
+    own: Splits,
+    data: str | Splits | None,
+    root: str | PathLike[str] | None,
+    *,
+    subset: Subset,
+    perturb: bool,
 ) -> list[tuple[str, Splits, str]]:
     """What to predict: file name, data set, part."""
     if data is None:
@@ -115,12 +122,30 @@ def _parts(
             f"{', '.join(own.classes[:3])}, …; they must be the same"
         )
     # A data set that brings a normalisation of its own was fitted to another training split.
-    given = replace(given, normalisation=own.normalisation, augmentation=None)
-    parts = list(given.shifts) + (["test"] if given.name != own.name else [])
+    given = replace(
+        given,
+        normalisation=own.normalisation,
+        augmentation=None,
+        test=_cut(given.test, subset),
+        shifts={name: _cut(part, subset) for name, part in given.shifts.items()},
+    )
+    # Corrupted sets bring the clean test images along, which are predicted already.
+    parts = list(given.shifts) + ([] if _same(given.test, own.test) else ["test"])
     if not parts:
         raise ValueError(f"{given.name} is what the run was trained on and has no shifted test set")
     folder = re.sub(r"[^a-z0-9._-]+", "-", given.name.lower())
     return [(f"{folder}/{part}", given, part) for part in parts]
+
+
+def _same(one: Part, other: Part) -> bool:
+    return torch.equal(one.labels, other.labels) and torch.equal(one.inputs, other.inputs)
+
+
+def _cut(part: Part, subset: Subset) -> Part:
+    """As many test samples as the run used of its own."""
+    if subset.test is None or subset.test >= len(part):
+        return part
+    return part.subset(subset.test, seed=subset.seed)
 
 
 def _arrays(

@@ -1,0 +1,277 @@
+"""Image files decoded once into a memory-mapped cache: for a user's folders and for published trees of images."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from macc.data._archives import unpacked
+from macc.data._arrays import Array
+from macc.data._files import cache_folder
+from macc.data._parts import Normalisation, Part
+from macc.data._progress import track
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Part of the cache's key: raise it whenever the same files would be decoded differently.
+CACHE_VERSION = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """An image file and the name of its class."""
+
+    path: Path
+    label: str
+
+
+Scan = Callable[[Path], dict[str, list[Sample]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What images are brought to.
+
+    Args:
+        channels: 3 for colour, 1 for grey.
+        size: Height and width; ``None`` keeps images that all have one size of at most ``largest`` pixels and
+            brings others to ``largest``.
+        largest: See ``size``.
+        how: ``"fit"`` scales the shorter side and cuts out the centre, ``"centre"`` cuts the centre out of images
+            that are large enough and fits others, ``"squash"`` scales both sides.
+    """
+
+    channels: int = 3
+    size: int | None = None
+    largest: int = 224
+    how: Literal["fit", "centre", "squash"] = "fit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Decoded images in their parts, with the statistics of the first."""
+
+    classes: tuple[str, ...]
+    parts: dict[str, Part]
+    normalisation: Normalisation
+
+
+def decoded(source: Path, *, name: str, layout: Any, scan: Scan, form: Form) -> Images:
+    """The images below a folder or in an archive of one, from the cache or decoded into it.
+
+    Images are decoded in parallel, under a key made of the names, sizes and times of the files: a second start
+    reads nothing, a changed folder is decoded anew.
+
+    Args:
+        source: The folder, or the archive.
+        name: What it is called in the cache.
+        layout: Whatever else decides what ``scan`` finds.
+        scan: The images of each part of a folder, in order; classes are the sorted labels of the first part.
+        form: What to bring them to.
+    """
+    settings = [CACHE_VERSION, vars(form), layout]
+    cache = cache_folder() / "folders"
+    if source.is_file():
+        status = source.stat()
+        key = _key(settings, [(source.name, status.st_size, status.st_mtime_ns)])
+    else:
+        parts = scan(source)
+        key = _key(settings, _fingerprint(source, parts))
+    kept = cache / f"{_slug(name)}-{key}"
+    if not (kept / "index.json").is_file():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(cache / f".{key}.lock"):
+                # Another process may have done it while this one waited for the lock.
+                if not (kept / "index.json").is_file():
+                    if source.is_file():
+                        _build_from_archive(kept, source, scan, form)
+                    else:
+                        _build(kept, parts, form)
+        except OSError as error:
+            raise ValueError(
+                f"{cache} cannot hold the decoded images of {source}: {error}; "
+                "say where there is room with $MACC_CACHE"
+            ) from error
+    return _read(kept)
+
+
+def folders_in(root: Path) -> list[Path]:
+    """The folders in a folder, sorted, without hidden ones."""
+    return sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._")
+
+
+def images_in(root: Path) -> list[Path]:
+    """The image files in a folder, sorted, without hidden ones and files of other kinds."""
+    return sorted(
+        path
+        for path in root.iterdir()
+        if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
+    )
+
+
+def only_folder(root: Path) -> Path:
+    """``root``, or the folder in it: archives usually hold one folder that holds everything."""
+    while len(inside := folders_in(root)) == 1 and not images_in(root) and folders_in(inside[0]):
+        root = inside[0]
+    return root
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())[:40]
+
+
+def _key(settings: list[Any], files: list[tuple[str, int, int]]) -> str:
+    return hashlib.sha256(json.dumps([settings, files]).encode()).hexdigest()[:16]
+
+
+def _fingerprint(root: Path, parts: dict[str, list[Sample]]) -> list[tuple[str, int, int]]:
+    found = []
+    for samples in parts.values():
+        for sample in samples:
+            status = sample.path.stat()
+            found.append((sample.path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _build_from_archive(kept: Path, archive: Path, scan: Scan, form: Form) -> None:
+    with unpacked(archive, beside=kept.parent) as opened:
+        try:
+            _build(kept, scan(opened), form)
+        except ValueError as error:
+            # The folder that a message names is gone when it is read; the archive is not.
+            raise ValueError(str(error).replace(str(opened), str(archive))) from error
+
+
+def _build(kept: Path, parts: dict[str, list[Sample]], form: Form) -> None:
+    """Decode all images into a new folder, which gets its name when it is complete."""
+    samples = [sample for part in parts.values() for sample in part]
+    first = next(iter(parts.values()))
+    classes = {label: k for k, label in enumerate(sorted({sample.label for sample in first}))}
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        height, width = (
+            _common_size(pool, samples, form.largest) if form.size is None else (form.size, form.size)
+        )
+        shape = (len(samples), form.channels, height, width)
+        _check_space(kept.parent, int(np.prod(shape, dtype=np.int64)))
+        # Inside a scratch folder, because that one is closed to other users and the cache may be shared.
+        with tempfile.TemporaryDirectory(prefix=".decoding-", dir=kept.parent) as scratch:
+            building = Path(scratch) / "new"
+            building.mkdir()
+            images = np.lib.format.open_memmap(building / "images.npy", "w+", np.uint8, shape)
+
+            def decode(index: int) -> None:
+                images[index] = _decoded(samples[index].path, height, width, form)
+
+            with _stopping(pool):
+                for _ in track(pool.map(decode, range(len(samples))), total=len(samples), doing="decoding"):
+                    pass
+            images.flush()
+            fitted = Normalisation.fit(torch.from_numpy(images[: len(first)]))
+            index = {
+                "classes": list(classes),
+                "parts": {name: len(part) for name, part in parts.items()},
+                "labels": [classes[sample.label] for sample in samples],
+                "mean": fitted.mean,
+                "std": fitted.std,
+            }
+            (building / "index.json").write_text(json.dumps(index))
+            for path in building.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            shutil.rmtree(kept, ignore_errors=True)
+            building.replace(kept)
+
+
+@contextmanager
+def _stopping(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """After the first error the images that wait are not decoded in vain."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
+def _check_space(where: Path, size: int) -> None:
+    free = shutil.disk_usage(where).free
+    if size > free:
+        raise ValueError(
+            f"the decoded images need {size / 1e9:.1f} GB and {where} has {free / 1e9:.1f} GB free; "
+            "choose a smaller `size`, or say where there is room with $MACC_CACHE"
+        )
+
+
+def _common_size(pool: ThreadPoolExecutor, samples: list[Sample], largest: int) -> tuple[int, int]:
+    def measure(sample: Sample) -> tuple[int, int]:
+        with _opened(sample.path) as image:
+            return image.height, image.width
+
+    with _stopping(pool):
+        sizes = set(track(pool.map(measure, samples), total=len(samples), doing="measuring"))
+    height, width = next(iter(sizes))
+    if len(sizes) == 1 and max(height, width) <= largest:
+        return height, width
+    return largest, largest
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("reading images needs Pillow: pip install 'macc-torch[data]'") from None
+    try:
+        with Image.open(path) as image:
+            yield image
+    # Pillow's plugins raise what they like on damaged files.
+    except Exception as error:
+        raise ValueError(f"{path} cannot be decoded ({error}); replace or remove it") from error
+
+
+def _decoded(path: Path, height: int, width: int, form: Form) -> Array:
+    from PIL import Image, ImageOps
+
+    mode = "RGB" if form.channels == 3 else "L"
+    with _opened(path) as image:
+        if form.how != "centre":
+            # JPEG files can be decoded smaller at once; twice the wanted size leaves the scaling its quality.
+            image.draft(mode, (2 * width, 2 * height))
+        upright = ImageOps.exif_transpose(image).convert(mode)
+        if upright.size != (width, height):
+            left, top = (upright.width - width) // 2, (upright.height - height) // 2
+            if form.how == "squash":
+                upright = upright.resize((width, height), Image.Resampling.BILINEAR)
+            elif form.how == "centre" and min(left, top) >= 0:
+                upright = upright.crop((left, top, left + width, top + height))
+            else:
+                upright = ImageOps.fit(upright, (width, height), Image.Resampling.BILINEAR)
+        pixels = np.asarray(upright)
+    return pixels.transpose(2, 0, 1) if form.channels == 3 else pixels[None]
+
+
+def _read(kept: Path) -> Images:
+    index = json.loads((kept / "index.json").read_text())
+    # Copy on write: torch wants memory it may write to, and the file stays as it is.
+    images = torch.from_numpy(np.load(kept / "images.npy", mmap_mode="c", allow_pickle=False))
+    labels = torch.tensor(index["labels"], dtype=torch.int64)
+    parts, start = {}, 0
+    for part, count in index["parts"].items():
+        stretch = slice(start, start + count)
+        parts[part] = Part(inputs=images[stretch], labels=labels[stretch])
+        start += count
+    return Images(
+        classes=tuple(index["classes"]),
+        parts=parts,
+        normalisation=Normalisation(tuple(index["mean"]), tuple(index["std"])),
+    )

@@ -1,0 +1,120 @@
+"""Blur: out of focus, through glass, of motion, of zooming, and Gaussian."""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from macc.data.corruptions._tools import Draws, filtered, motion_blurred, smooth, zoomed
+
+DEFOCUS = {
+    32: ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+    64: ((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
+    224: ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+}
+GLASS = {
+    32: ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+    64: ((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
+    224: ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+}
+MOTION = {
+    32: ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+    64: ((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
+    224: ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+}
+_SMALL_ZOOM = ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01))
+ZOOM = {
+    32: _SMALL_ZOOM,
+    64: _SMALL_ZOOM,
+    224: ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+}
+GAUSSIAN = {32: (0.4, 0.6, 0.7, 0.8, 1), 64: (0.5, 0.75, 1, 1.25, 1.5), 224: (1, 2, 3, 4, 6)}
+
+
+def defocus_blur(x: Tensor, radius: float, softness: float, draws: Draws) -> Tensor:  # noqa: ARG001
+    """A disk, itself softened a little."""
+    return filtered(x, disk(radius, softness))
+
+
+def disk(radius: float, softness: float) -> Tensor:
+    """A disk of ``radius`` whose edge is smoothed by a Gaussian of three pixels, five for large ones; sum 1."""
+    reach = int(radius)
+    edge = 1 if radius <= 8 else 2
+    side = torch.arange(-reach - edge, reach + edge + 1)
+    kernel = (side[:, None] ** 2 + side**2 <= radius**2).double()
+    steps = torch.arange(-edge, edge + 1).double()
+    weights = torch.exp(-0.5 * (steps / softness) ** 2)
+    line = weights / weights.sum()
+    soft = torch.nn.functional.conv2d(
+        torch.nn.functional.pad(kernel[None, None], (edge,) * 4), line.outer(line)[None, None]
+    )[0, 0]
+    return (soft / soft.sum()).float()
+
+
+def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: Draws) -> Tensor:
+    """A little smoothing, pixels swapped with neighbours from the bottom right on, and smoothing again."""
+    x = smooth(x, sigma)
+    count, channels, height, width = x.shape
+    places = torch.arange(height * width, device=x.device)[:, None].repeat(1, count)
+    for turn in range(rounds):
+        # Steps from −reach to reach − 1, as in the original.
+        steps = draws.uniform(2, height * width, low=-reach, high=reach, what=f"round {turn}").floor().long()
+        _swap(places, (steps[:, 0] * width + steps[:, 1]).T, height, width, reach)
+    taken = x.flatten(2).gather(2, places.T[:, None].expand(-1, channels, -1))
+    return smooth(taken.view(x.shape), sigma)
+
+
+def _swap(places: Tensor, steps: Tensor, height: int, width: int, reach: int) -> None:
+    """Swap each pixel with a neighbour, in the order of rows and columns from the bottom right, in place.
+
+    Swaps that cannot meet happen together: with ``2 reach + 1`` columns between the fronts of two rows, what a
+    swap of the upper row touches has been left by the lower row and is not touched by it any more.
+
+    Args:
+        places: ``(H · W, N)``: which pixel each image has at each place.
+        steps: ``(H · W, N)``: how far each place's neighbour is away.
+        height: ``H``.
+        width: ``W``.
+        reach: The longest step along rows or columns; pixels nearer to the border stay.
+    """
+    neighbours = torch.arange(height * width, device=places.device)[:, None] + steps
+    for front in _fronts(height, width, reach):
+        at = front.to(places.device)
+        neighbour = neighbours.index_select(0, at)
+        here, there = places.index_select(0, at), places.gather(0, neighbour)
+        places.index_copy_(0, at, there)
+        places.scatter_(0, neighbour, here)
+
+
+@lru_cache(maxsize=8)
+def _fronts(height: int, width: int, reach: int) -> tuple[Tensor, ...]:
+    """Places whose swaps happen together, one group after another."""
+    lag = 2 * reach + 1
+    rows = torch.arange(height - reach - 1, reach - 1, -1)
+    fronts = []
+    for time in range((len(rows) - 1) * lag + width - 2 * reach):
+        column = width - reach - 1 - (time - torch.arange(len(rows)) * lag)
+        chosen = (column >= reach) & (column < width - reach)
+        fronts.append(rows[chosen] * width + column[chosen])
+    return tuple(fronts)
+
+
+def motion_blur(x: Tensor, radius: int, sigma: float, draws: Draws) -> Tensor:
+    """A one-sided Gaussian along an angle of up to 45 degrees either way."""
+    return motion_blurred(x, radius, sigma, draws.uniform(low=-45, high=45))
+
+
+def zoom_blur(x: Tensor, limit: float, step: float, draws: Draws) -> Tensor:  # noqa: ARG001
+    """The mean of the image and its zooms by 1, 1 + step, … below ``limit``."""
+    # Rounded, because 32 / 1.28 must be 25 and not a little more.
+    factors = [round(1 + step * k, 6) for k in range(math.ceil((limit - 1) / step - 1e-6))]
+    total = x.clone()
+    for factor in factors:
+        total += zoomed(x, factor)
+    return total / (len(factors) + 1)
+
+
+def gaussian_blur(x: Tensor, sigma: float, draws: Draws) -> Tensor:  # noqa: ARG001
+    """Gaussian smoothing."""
+    return smooth(x, sigma)
