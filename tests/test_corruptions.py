@@ -94,6 +94,11 @@ class TestEvery:
         assert change[0] > 0
 
     @pytest.mark.parametrize("name", NAMES)
+    def test_images_need_not_be_square(self, name):
+        images = picture(48, 2)[:, :, 8:40]
+        assert corruptions.corrupt(images, name, 3).shape == (2, 3, 32, 48)
+
+    @pytest.mark.parametrize("name", NAMES)
     def test_large_images(self, name):
         images = picture(224)
         mild, strong = (corruptions.corrupt(images, name, severity) for severity in (1, 5))

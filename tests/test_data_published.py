@@ -304,6 +304,18 @@ class TestNewsgroups:
         assert known[0] == 2
         assert len(known) == 2  # "words", its topic
 
+    def test_the_archive_and_what_it_unpacks_to_are_the_same(self, tmp_path):
+        path = trees.write_newsgroups_by_date(tmp_path, 10, 2)
+        for folder in (tmp_path / "flat", tmp_path / "deep" / "20news-bydate"):
+            with tarfile.open(path) as tar:
+                tar.extractall(folder, filter="data")
+        packed = load("newsgroups", tmp_path).digest()
+
+        assert load("newsgroups", tmp_path / "flat").digest() == packed
+        assert load("newsgroups", tmp_path / "deep").digest() == packed
+        shutil.rmtree(tmp_path / "flat" / "20news-bydate-test")
+        assert "has a train part and lacks the other" in refused("newsgroups", tmp_path / "flat")
+
     def test_texts_keep_their_last_words_and_numbers_of_words_are_bounded(self, tmp_path, monkeypatch):
         import sys
 

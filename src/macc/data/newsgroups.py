@@ -35,7 +35,14 @@ LONGEST_LINE = 2**16
 SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 LICENCE = "none stated"
 FILES = Copies(
-    names=("20_newsgroups", "20_newsgroups*.tar.gz", "news20.tar.gz", "20news-bydate*"),
+    names=(
+        "20_newsgroups",
+        "20_newsgroups*.tar.gz",
+        "news20.tar.gz",
+        "20news-bydate-train",
+        "20news-bydate",
+        "20news-bydate*.tar.gz",
+    ),
     origin="kdd.ics.uci.edu/databases/20newsgroups (19 997 documents) or qwone.com/~jason/20Newsgroups (by date)",
 )
 GLOVE = Copies(
@@ -114,9 +121,10 @@ class _Texts:
 
 def _read(root: Path, name: str, *, verify: bool) -> _Texts:
     source = FILES.require(name, root, verify=verify)
-    if source.name.startswith("20news-bydate") and source.is_dir():
-        folders = sorted(root.glob("20news-bydate*"))
-        found = [item for folder in folders if folder.is_dir() for item in _messages(folder, folder.name)]
+    if source.is_dir() and source.name.startswith("20news-bydate"):
+        base = source if source.name == "20news-bydate" else source.parent
+        halves = [base / f"20news-bydate-{part}" for part in ("train", "test")]
+        found = [item for half in halves if half.is_dir() for item in _messages(half, half.name)]
     else:
         found = list(_messages(source, source.name))
     # The layout says what it is: folders of a training and a test part, or none.

@@ -81,8 +81,8 @@ def corrupt(images: Tensor, corruption: str, severity: int, *, seed: int = 0, fi
 
     Example:
         >>> grey = torch.full((2, 3, 32, 32), 128, dtype=torch.uint8)
-        >>> corrupt(grey, "brightness", 5).unique()
-        tensor([204], dtype=torch.uint8)
+        >>> corrupt(grey, "brightness", 4).unique()
+        tensor([179], dtype=torch.uint8)
         >>> alone = corrupt(grey[1:], "gaussian_noise", 3, first=1)
         >>> torch.equal(corrupt(grey, "gaussian_noise", 3)[1:], alone)
         True

@@ -86,12 +86,6 @@ def smooth(images: Tensor, sigma: float, *, border: Border = "nearest", truncate
     return rows @ images @ columns.T
 
 
-def both_axes(images: Tensor, matrix: Tensor) -> Tensor:
-    """The same linear map along rows and columns of square images."""
-    moved = matrix.to(images.device)
-    return moved @ images @ moved.T
-
-
 def filtered(images: Tensor, kernel: Tensor) -> Tensor:
     """Every channel with one odd, square kernel; borders are reflected at pixels."""
     side = kernel.shape[0]

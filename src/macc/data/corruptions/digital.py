@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.data.corruptions._tools import Draws, both_axes, smooth
+from macc.data.corruptions._tools import Draws, smooth
 
 CONTRAST = {
     32: (0.75, 0.5, 0.4, 0.3, 0.15),
@@ -92,13 +92,13 @@ def _sampled(x: Tensor, places: Tensor, *, at_pixels: bool) -> Tensor:
 
 def pixelate(x: Tensor, share: float, draws: Draws) -> Tensor:  # noqa: ARG001
     """Made smaller by means of boxes of pixels, and larger again by repeating them."""
-    side = x.shape[-1]
-    if x.shape[-2] != side:
-        raise ValueError(f"only square images can be pixelated, got {x.shape[-2]} × {side}")
-    few = int(side * share)
-    small = both_axes(x, _box_matrix(side, few))
-    repeated = ((torch.arange(side) + 0.5) * few / side).long().to(x.device)
-    return small.index_select(2, repeated).index_select(3, repeated)
+    height, width = x.shape[-2:]
+    few, narrow = int(height * share), int(width * share)
+    small = _box_matrix(height, few).to(x.device) @ x @ _box_matrix(width, narrow).to(x.device).T
+    for axis, old, new in ((2, height, few), (3, width, narrow)):
+        repeated = ((torch.arange(old) + 0.5) * new / old).long().to(x.device)
+        small = small.index_select(axis, repeated)
+    return small
 
 
 @lru_cache(maxsize=64)
