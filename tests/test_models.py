@@ -381,7 +381,7 @@ class TestWeights:
         assert torch.equal(model.layer3[0].conv1.weight, source.layer3[0].conv1.weight)
         headless = {k: v for k, v in source.state_dict().items() if not k.startswith("fc.")}
         torch.save(headless, tmp_path / "w.pth")
-        with pytest.warns(UserWarning, match="w.pth has no classifier, this model has 7"):
+        with pytest.warns(UserWarning, match="w.pth has no such classifier, this model has 7"):
             models.build("resnet20", num_classes=7, pretrained=str(tmp_path / "w.pth"))
 
     def test_another_network(self, source, tmp_path):
