@@ -70,7 +70,7 @@ class Partial:
         self._random = np.random.default_rng(seed)
         wanted = _CLASS_SUMS // (bins * num_classes)
         self._class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
-        self.sums = {
+        self.sums: dict[str, Any] = {
             # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
             "scores": np.zeros((_GROUPS, 5)),
             "top_gaps": np.zeros((_GROUPS, bins)),
@@ -274,7 +274,7 @@ class Partial:
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, about=text, **self.sums)
+        np.savez_compressed(buffer, about=text, **self.sums)
         with write_whole(path) as file:
             file.write(buffer.getvalue())
 
