@@ -40,7 +40,9 @@ def measure(path: Path) -> tuple[float, float]:
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print('used', used.ru_utime + used.ru_stime, used.ru_maxrss)\n"
+        # Not ru_maxrss, which counts the memory of the process that started this one.
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]\n"
+        "print('used', used.ru_utime + used.ru_stime, peak)\n"
     )
     output = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True

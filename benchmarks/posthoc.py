@@ -79,7 +79,7 @@ def cases() -> list[Ratio]:
     for rows, classes, repeats in SIZES:
         logits, labels = sample(rows, classes)
         size = f"{rows:,} x {classes}"
-        fits = {
+        fits: dict[str, Callable[[], float]] = {
             "macc": partial(_temperature, logits, labels),
             "scikit-learn": with_sklearn(logits, labels),
             "netcal": with_netcal(logits, labels),

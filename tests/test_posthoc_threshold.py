@@ -31,7 +31,7 @@ def test_limits_are_clopper_and_pearsons():
 def test_the_risk_is_kept_as_often_as_promised(kind):
     """Of 250 validation sets, the true risk above the threshold found exceeds the limit in at most 10 %."""
     rng = np.random.default_rng(0)
-    risk, broken, found_any = 0.1, 0, 0
+    risk, broken, found_any, doubts = 0.1, 0, 0, []
     # True risk of accepting doubts up to d, for doubts uniform in (0, 0.5): the mean of the risk at each doubt.
     fine = (np.arange(100_000) + 0.5) / 200_000
     at_doubt = {
@@ -53,12 +53,14 @@ def test_the_risk_is_kept_as_often_as_promised(kind):
         if found.threshold is not None:
             found_any += 1
             largest = min(1 - found.threshold, 0.5)
+            doubts.append(largest)
             broken += above[min(int(largest * 200_000), 100_000) - 1] > risk
     # 250 draws of probability 0.1 exceed 40 with probability 0.001.
     assert broken <= 40
     if kind != "flat":
         assert found_any > 100
-        assert broken > 0 or kind in ("under-confident", "ties")  # no more careful than it has to be
+    if kind == "calibrated":  # the most there is to find is a doubt of 0.2
+        assert np.mean(doubts) > 0.12
 
 
 def test_what_it_says_is_what_was_seen():

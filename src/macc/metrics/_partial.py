@@ -29,7 +29,7 @@ from macc.metrics._intervals import Deviation, Estimate, Gaps, LargestGap, Ordin
 from macc.metrics._report import ClassRow, Report, check_confidence, class_names, reliability_bins
 from macc.metrics._resampling import METRICS, Debiased
 from macc.metrics._sources import Source, paired_batches
-from macc.metrics._tables import named, number
+from macc.metrics._tables import named, number, thousands
 
 _GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
@@ -70,7 +70,7 @@ class Partial:
         self._random = np.random.default_rng(seed)
         wanted = _CLASS_SUMS // (bins * num_classes)
         self._class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
-        self.sums = {
+        self.sums: dict[str, Any] = {
             # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
             "scores": np.zeros((_GROUPS, 5)),
             "top_gaps": np.zeros((_GROUPS, bins)),
@@ -192,10 +192,9 @@ class Partial:
         notes = []
         if "auroc" in wanted and isinstance(area, BinnedArea):
             most = number(area.error, named("auroc")[1], area.error, suffix=True)
-            notes.append(f"AUROC from {_CELLS} cells a class is within {most} of the exact value.")
+            notes.append(f"AUROC from {thousands(_CELLS)} cells a class is within {most} of the exact value.")
         if metrics is None:
-            left_out = ", ".join(named(name)[0].strip() for name in METRICS if name not in STREAMED)
-            notes.append(f"Left out, because they need all samples in memory: {left_out}.")
+            notes.append(_left_out(STREAMED))
         return Report(
             {name: sampled[name].estimate(confidence) for name in METRICS if name in wanted},
             rows if "sce" in wanted else (),
@@ -274,7 +273,7 @@ class Partial:
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, about=text, **self.sums)
+        np.savez_compressed(buffer, about=text, **self.sums)
         with write_whole(path) as file:
             file.write(buffer.getvalue())
 
@@ -409,11 +408,9 @@ def stream_comparison(
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
     sampled = one.sampled()[0], two.sampled()[0]
-    wanted = [name for name in METRICS if name in STREAMED and name not in ("mce", "auroc")]
+    wanted = [name for name in METRICS if name in STREAMED and name != "auroc"]
     rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
-    left_out = ", ".join(named(name)[0].strip() for name in METRICS if name not in wanted)
-    notes = (f"Left out, because they need all samples in memory: {left_out}.",)
-    return comparison(rows, one.num_samples, 1, confidence, notes)
+    return comparison(rows, one.num_samples, 1, confidence, (_left_out(wanted),))
 
 
 def merged(paths: Sequence[Path]) -> Partial:
@@ -457,6 +454,11 @@ def check_streamed(names: Sequence[str]) -> None:
             raise ValueError(
                 f"{name} needs all samples in memory; raise --max-rows-in-memory, or leave it out"
             )
+
+
+def _left_out(measured: Sequence[str]) -> str:
+    names = ", ".join(name for name in METRICS if name not in measured)
+    return f"Left out, because they need all samples in memory: {names}."
 
 
 def _draws(groups: int) -> Tensor:
