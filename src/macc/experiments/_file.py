@@ -6,6 +6,7 @@ It is written in YAML; the paper's tables and the demo are such files, and so is
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -228,6 +229,11 @@ class Experiment(_Values):
                 self.method(name)
             for method in self.of_row(row):
                 self._check_method(method, grids)
+                for other in (method.of, method.p_of):
+                    if other is not None and self.method(other) not in self.of_row(row):
+                        raise ValueError(
+                            f"datasets: {row.name}: {method.title!r} needs {other!r} among the methods of this row"
+                        )
         for average, names in self.averages.items():
             for name in names:
                 if name not in [row.name for row in self.datasets]:
@@ -354,6 +360,7 @@ def _method(value: Any, library: Mapping[str, Any]) -> Any:
     return value
 
 
+@cache
 def _library() -> dict[str, Any]:
     """The methods of the paper, by its names, and its grids."""
     text = (resources.files("macc") / "experiments" / "methods.yaml").read_text("utf-8")
@@ -428,7 +435,7 @@ def _spread(experiment: Experiment) -> Experiment:
                 else value
                 for key, value in method.settings.items()
             }
-            shown = ", ".join(f"{name} {point[name]}" for name in point)
+            shown = ", ".join(f"{axis.name} {point[axis.name]}" for axis in axes if len(axis.values) > 1)
             methods.append(
                 method.model_copy(
                     update={
@@ -475,7 +482,9 @@ def _find(experiment: str | Path) -> tuple[str, str, str]:
 
 def _sentence(error: ValidationError, where: str) -> str:
     """The first complaint of pydantic as one sentence with file, key, value and cure."""
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    # A key that is misspelt is also one that is missing: say what was written.
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     keys = [str(part) for part in first["loc"]]
     key, kind = ".".join(keys), first["type"]
     if kind == "extra_forbidden":

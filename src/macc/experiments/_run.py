@@ -70,7 +70,7 @@ def run(
         raise ValueError(f"`--workers` must be at least 1, got {workers}")
     plan = Plan(experiment, Path(out), root)
     progress = Progress(plan, show=show)
-    progress.say(f"{experiment.name}: looking at the data of {len(experiment.datasets)} data sets")
+    progress.say(f"{experiment.name}: looking for the data")
     plan.look()
     for text in plan.left_out:
         progress.say(text)
@@ -147,7 +147,7 @@ def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | Pat
         total, count, done = total + left, count + wanted, done + there
         lines.append(
             f"  {case.name}: at most {wanted} trainings of {recipe.epochs} epochs, {there} done; "
-            f"an epoch takes about {duration(each)}, what is left about {duration(left)}"
+            f"an epoch takes about {_short(each)}, what is left about {duration(left)}"
         )
     lines += [f"  {text}" for text in plan.left_out]
     lines.append(
@@ -155,6 +155,10 @@ def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | Pat
         "(from timed steps; penalties, grids and validation make it longer)"
     )
     return "\n".join(lines)
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
 def finished_text(folder: Path, seconds: float, next_steps: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from macc import data as datasets
-from macc import losses, training
+from macc import losses, models, training
 from macc.data import Splits
 from macc.experiments import _grids
 from macc.experiments._file import RULES, Experiment, Method, Row, Rule, half_of
@@ -105,7 +105,7 @@ class Plan:
             if case is not None:
                 self.cases.append(case)
         if not self.cases:
-            raise ValueError(self.left_out[0])
+            raise ValueError(self.left_out[0].replace(" is left out: ", ": ", 1))
 
     def _first_case(self, row: Row) -> Case | None:
         """A row with the first of its recipes whose data are there."""
@@ -131,6 +131,8 @@ class Plan:
         overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
         source = OWN_RECIPE if own else name
         recipe = self._load(source, overrides)
+        if ":" not in recipe.model and recipe.model not in vars(models):
+            raise recipe.complaint("model", f"this version of macc has no model {recipe.model!r}")
         if recipe.pretrained is not None and not Path(recipe.pretrained).is_file():
             raise recipe.complaint(
                 "pretrained", f"there is no file {recipe.pretrained}; give its path with `set`"
@@ -138,7 +140,7 @@ class Plan:
         try:
             splits = datasets.load(recipe.dataset, root=self.root)
         except ValueError as error:
-            raise recipe.complaint("dataset", str(error)) from error
+            raise ValueError(str(error)) if own else recipe.complaint("dataset", str(error)) from error
         if own and "model" not in settings and splits.kind in MODELS:
             overrides.append(f"model={MODELS[splits.kind]}")
             recipe = self._load(source, overrides)
