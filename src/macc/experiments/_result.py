@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from scipy import stats
 
@@ -110,11 +110,12 @@ class Result:
 
     @property
     def _index(self) -> Mapping[tuple[str, ...], Cell]:
-        found = self.__dict__.get("_by_key")
-        if found is None or len(found) != len(self.cells):
+        # Thousands of lookups go into a table, and cells are only ever added.
+        state = (id(self.cells), len(self.cells))
+        if self.__dict__.get("_state") != state:
             found = {(c.dataset, c.test, c.method, c.metric, c.rule): c for c in self.cells}
-            self.__dict__["_by_key"] = found
-        return found
+            self.__dict__.update(_state=state, _by_key=found)
+        return cast("Mapping[tuple[str, ...], Cell]", self.__dict__["_by_key"])
 
     def rules(self, dataset: str) -> list[str]:
         """The rules that select different runs: the first, and the second where it differs somewhere."""

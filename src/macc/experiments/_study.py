@@ -78,9 +78,7 @@ def open_storage(address: str, *, heartbeat: int = HEARTBEAT_SECONDS) -> "optuna
     except ImportError:
         raise ValueError("a grid needs Optuna: pip install 'macc-torch[sweep]'") from None
     if "://" not in address:
-        raise ValueError(
-            f"--storage must be an address such as postgresql://user@host/database, got {hidden(address)!r}"
-        )
+        raise ValueError("--storage must be an address such as postgresql://user@host/database")
     full = address.replace("postgresql://", "postgresql+psycopg://", 1)
     with _quiet():
         try:

@@ -273,6 +273,7 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
     "…": r"\ldots{}",
     "−": "$-$",
