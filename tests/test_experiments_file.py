@@ -57,7 +57,10 @@ class TestGrids:
     ("text", "message"),
     [
         ("datasets: digits\nmethods: [CrossEntropi]\n", "no loss is called 'CrossEntropi'; did you mean"),
-        ("datasets: digits\nmethods: [NLL+MACK]\n", "no method is called 'NLL+MACK'; did you mean 'NLL+MACC'?"),
+        (
+            "datasets: digits\nmethods: [NLL+MACK]\n",
+            "no method is called 'NLL+MACK'; did you mean 'NLL+MACC'?",
+        ),
         ("datasets: digits\nmethods: ['Focal(gama={1,2})']\n", "Focal has no knob 'gama'"),
         ("datasets: digits\nmethods: ['CrossEntropy + {weigth}*MACC']\n", "no grid is called 'weigth'"),
         ("dataset: digits\nmethods: [CrossEntropy]\n", "unknown key 'dataset'; did you mean 'datasets'?"),
@@ -69,12 +72,21 @@ class TestGrids:
         (PLAIN + "search: {prune: true, objectives: [accuracy, sce]}\n", "`prune` compares one number"),
         (PLAIN + "search: {pruner: true}\n", "unknown key 'search.pruner'; did you mean 'prune'?"),
         (PLAIN + "scales: {tiny: {}}\n", "scales must map smoke, cpu and full"),
-        ("datasets: digits\nmethods: [CrossEntropy, CrossEntropy]\n", "two methods are called 'CrossEntropy'"),
+        (
+            "datasets: digits\nmethods: [CrossEntropy, CrossEntropy]\n",
+            "two methods are called 'CrossEntropy'",
+        ),
         ("datasets: [digits, digits]\nmethods: [CrossEntropy]\n", "two data sets are called 'digits'"),
-        ("datasets: digits\nmethods: [{name: x, of: CE, posthoc: temperature}]\n", "no method is called 'CE'"),
+        (
+            "datasets: digits\nmethods: [{name: x, of: CE, posthoc: temperature}]\n",
+            "no method is called 'CE'",
+        ),
         ("datasets: digits\nmethods: [CrossEntropy, {name: x, of: CrossEntropy}]\n", "say what to make of"),
         ("datasets: digits\nmethods: [{loss: CrossEntropy, p_of: Brier}, Brier]\n", "sets no head.p"),
-        ("datasets: digits\nmethods: [{loss: CrossEntropy, set: {dataset: x}}]\n", "cannot change the data set"),
+        (
+            "datasets: digits\nmethods: [{loss: CrossEntropy, set: {dataset: x}}]\n",
+            "cannot change the data set",
+        ),
         ("datasets: digits\nmethods: [{method: NLLL}]\n", "did you mean 'NLL'?"),
         ("just words\n", "must be a mapping"),
         ("datasets: [digits\n", "cannot be read at line"),
@@ -122,7 +134,11 @@ def test_points_as_methods_of_their_own(tmp_path):
     text = "show: points\ndatasets: digits\nmethods: [CrossEntropy, {name: M, loss: 'CrossEntropy + {1,10}*MACC'}]\n"
     experiment = experiments.load(written(tmp_path, text))
 
-    assert [m.title for m in experiment.methods] == ["CrossEntropy", "M, weight of MACC 1", "M, weight of MACC 10"]
+    assert [m.title for m in experiment.methods] == [
+        "CrossEntropy",
+        "M, weight of MACC 1",
+        "M, weight of MACC 10",
+    ]
     assert experiment.methods[2].loss == "CrossEntropy + 10*MACC"
 
 
@@ -213,7 +229,8 @@ class TestPaper:
                     assert one == three, (dataset, method, metric)
         for dataset in ("CIFAR10", "CIFAR100", "Tiny-ImageNet"):
             assert self.values("table5", dataset, "in domain") == {
-                method: self.values("table2", dataset)[method] for method in ("FL+MDCA", "NLL+MbLS", "FL+MACC")
+                method: self.values("table2", dataset)[method]
+                for method in ("FL+MDCA", "NLL+MbLS", "FL+MACC")
             }
         for row in paper_tables()["table2"]["rows"]:
             for method in ("FL+MACC", "NLL+MACC"):

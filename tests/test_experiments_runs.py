@@ -34,7 +34,14 @@ def train(plan, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"),
     """Leave what a finished training leaves; ``scale`` multiplies well calibrated logits."""
     recipe, run = plan.recipe(job), plan.run(job)
     write_bytes(run.path / "recipe.yaml", recipe.to_yaml().encode())
-    row = {"epoch": 1, "seconds": seconds, "val/accuracy": accuracy, "val/nll": nll, "val/ece": 0.1, "val/sce": 0.02}
+    row = {
+        "epoch": 1,
+        "seconds": seconds,
+        "val/accuracy": accuracy,
+        "val/nll": nll,
+        "val/ece": 0.1,
+        "val/sce": 0.02,
+    }
     write_bytes(run.path / "history.jsonl", (json.dumps(row) + "\n").encode())
     for index, part in enumerate(parts):
         rng = np.random.default_rng([job.seed, index])
@@ -220,7 +227,9 @@ class TestCells:
             logits, labels = plan.run(job).predictions("test")
             expected = metrics.ece(fitted(logits), labels)
             assert result.cell("digits", "test", "CE+TS", "temperature").values[seed] == fitted.temperature
-            assert result.cell("digits", "test", "CE+TS", "ece").values[seed] == pytest.approx(expected, abs=1e-6)
+            assert result.cell("digits", "test", "CE+TS", "ece").values[seed] == pytest.approx(
+                expected, abs=1e-6
+            )
 
     def test_an_ensemble_averages_probabilities_and_adds_up_training_times(self, measured):
         plan, result = measured
@@ -285,17 +294,29 @@ class TestFindings:
 
         assert sentence.startswith("digits: CE+MACC (ECE ")
         assert re.search(r"beats its own task loss CE \(\d+\.\d\d, p ", sentence)
-        assert "It was not compared with the same head with single-pass dropout and the best other method" in sentence
+        assert (
+            "It was not compared with the same head with single-pass dropout and the best other method"
+            in sentence
+        )
 
     @pytest.mark.parametrize(
         ("difference", "p", "said"),
-        [(-0.02, 0.01, "beats"), (0.02, 0.01, "loses to"), (-0.02, 0.2, "cannot be told from"), (0.0, math.nan, "cannot")],
+        [
+            (-0.02, 0.01, "beats"),
+            (0.02, 0.01, "loses to"),
+            (-0.02, 0.2, "cannot be told from"),
+            (0.0, math.nan, "cannot"),
+        ],
     )
     def test_verdicts(self, difference, p, said):
         result = Result("x", "", "table", "full", "0", 2, ["ece"], {}, ["d"], ["M", "T"], {"d": ["test"]})
         for name, value in (("M", 0.05 + difference), ("T", 0.05)):
-            result.cells.append(Cell("d", "test", name, "val_accuracy", "ece", (value, value), None, None, None))
-        row = Comparison("d", "test", "val_accuracy", "ece", "M", "T", "task", difference, 0, 0, p, p, "seeds")
+            result.cells.append(
+                Cell("d", "test", name, "val_accuracy", "ece", (value, value), None, None, None)
+            )
+        row = Comparison(
+            "d", "test", "val_accuracy", "ece", "M", "T", "task", difference, 0, 0, p, p, "seeds"
+        )
 
         text = _findings._sentence(result, "d", "test", "val_accuracy", "M", [row])
         assert text.startswith(f"d: M (ECE {5 + 100 * difference:.2f} %) {said}")
@@ -383,8 +404,15 @@ class TestFormats:
         assert again.cells == result.cells
         assert again.runs == result.runs
         assert again.comparisons == result.comparisons
-        assert again.cell("digits", "test", "CE+MACC", "ece") == result.cell("digits", "test", "CE+MACC", "ece")
-        assert {path.name for path in tmp_path.glob("*.*")} >= {"result.json", "table.md", "table.tex", "table.csv"}
+        assert again.cell("digits", "test", "CE+MACC", "ece") == result.cell(
+            "digits", "test", "CE+MACC", "ece"
+        )
+        assert {path.name for path in tmp_path.glob("*.*")} >= {
+            "result.json",
+            "table.md",
+            "table.tex",
+            "table.csv",
+        }
 
     def test_a_result_of_another_kind_is_refused(self, tmp_path):
         (tmp_path / "result.json").write_text("{}")
@@ -426,7 +454,9 @@ class TestStudies:
 
     @pytest.fixture
     def storage(self, tmp_path):
-        return _study.open_storage(f"sqlite:///{tmp_path / 'study.db'}", heartbeat=1)
+        storage = _study.open_storage(f"sqlite:///{tmp_path / 'study.db'}", tmp_path, heartbeat=1)
+        yield storage
+        _study.close_storage(storage)
 
     def study(self, tmp_path, storage, **search):
         plan = planned(tmp_path, methods=[MACC], search=search)
@@ -473,7 +503,7 @@ class TestStudies:
         assert study.states().count("COMPLETE") == 1
 
     def test_other_mistakes_are_not_swallowed(self, tmp_path, storage):
-        plan, study = self.study(tmp_path, storage)
+        _, study = self.study(tmp_path, storage)
         study.enqueue()
 
         def broken(job, on_epoch):
@@ -563,9 +593,9 @@ class TestAddresses:
             "me:s3cr3t",
         ],
     )
-    def test_errors_do_not_tell_it_either(self, address):
+    def test_errors_do_not_tell_it_either(self, address, tmp_path):
         with pytest.raises(ValueError) as caught:
-            _study.open_storage(address)
+            _study.open_storage(address, tmp_path)
 
         assert "s3cr3t" not in str(caught.value)
         assert "\n" not in str(caught.value)

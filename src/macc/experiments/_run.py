@@ -16,7 +16,7 @@ from macc.experiments._gather import gather
 from macc.experiments._progress import Progress, duration
 from macc.experiments._result import Result
 from macc.experiments._runs import Plan
-from macc.experiments._study import GridStudy, hidden, open_storage
+from macc.experiments._study import GridStudy, close_storage, hidden, open_storage
 from macc.experiments._timing import seconds_of_epoch, timings
 from macc.experiments._work import execute
 from macc.training._files import write_bytes
@@ -120,7 +120,7 @@ def _workers(plan: Plan) -> int:
 
 
 def _fronts(plan: Plan, address: str, folder: Path) -> list[dict[str, object]]:
-    storage = open_storage(address)
+    storage = open_storage(address, folder)
     found: list[dict[str, object]] = []
     for case in plan.cases:
         for method in plan.trained(case):
@@ -128,6 +128,7 @@ def _fronts(plan: Plan, address: str, folder: Path) -> list[dict[str, object]]:
                 for point, values in GridStudy(plan, case, method, storage, folder).front():
                     row: dict[str, object] = {"dataset": case.name, "method": method.title, "point": point}
                     found.append(row | dict(zip(plan.experiment.search.objectives, values, strict=True)))
+    close_storage(storage)
     return found
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import optuna
 
 HEARTBEAT_SECONDS = 10
+LOCK_SECONDS = 120
 MAX_RETRIES = 3
 _DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {
     "accuracy": "maximize",
@@ -65,11 +66,22 @@ def hidden(address: str) -> str:
     return f"{scheme}://{name}{':***' if colon else ''}{at}{query}"
 
 
-def open_storage(address: str, *, heartbeat: int = HEARTBEAT_SECONDS) -> "optuna.storages.RDBStorage":
-    """Connect to a database of Optuna, creating its tables.
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the experiment's folder while tables are created or points are enqueued."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".study.lock", timeout=LOCK_SECONDS):
+        yield
+
+
+def open_storage(
+    address: str, folder: Path, *, heartbeat: int = HEARTBEAT_SECONDS
+) -> "optuna.storages.RDBStorage":
+    """Connect to a database of Optuna, creating its tables if nobody has.
 
     Args:
         address: ``sqlite:///FILE``, ``postgresql://USER:PASSWORD@HOST/DATABASE`` or ``mysql://…``.
+        folder: The experiment's folder, for the lock.
         heartbeat: Seconds between signs of life; after three of them a worker is dead.
     """
     try:
@@ -80,7 +92,7 @@ def open_storage(address: str, *, heartbeat: int = HEARTBEAT_SECONDS) -> "optuna
     if "://" not in address:
         raise ValueError("--storage must be an address such as postgresql://user@host/database")
     full = address.replace("postgresql://", "postgresql+psycopg://", 1)
-    with _quiet():
+    with _quiet(), locked(folder):
         try:
             return optuna.storages.RDBStorage(
                 full,
@@ -99,6 +111,12 @@ def open_storage(address: str, *, heartbeat: int = HEARTBEAT_SECONDS) -> "optuna
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]
             raise ValueError(f"cannot use {hidden(address)}: {_without_secret(reason, address)}") from None
+
+
+def close_storage(storage: "optuna.storages.RDBStorage") -> None:
+    """Give the connections back."""
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 def _without_secret(text: str, address: str) -> str:
@@ -146,7 +164,7 @@ class GridStudy:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
         self.name = f"{plan.experiment.name}/{plan.experiment.scale}/{case.name}/{method.title}/{digest}"
         prune = self.search.prune
-        with _quiet(), self._lock():
+        with _quiet(), locked(folder):
             self.study = optuna.create_study(
                 study_name=self.name,
                 storage=storage,
@@ -158,17 +176,11 @@ class GridStudy:
                 pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
             )
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".study.lock", timeout=120):
-            yield
-
     def enqueue(self) -> None:
         """Put every point into the queue that is not in it, nor done; under a lock, so that it is once."""
         if self.search.sampler != "grid":
             return
-        with self._lock(), _quiet():
+        with locked(self.folder), _quiet():
             trials = self.study.get_trials(deepcopy=False)
             there = [trial.user_attrs.get("point") for trial in trials if trial.state.name != "FAIL"]
             for point in self.points:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from macc import training
 from macc.experiments._file import Method
 from macc.experiments._runs import Case, Job, Plan, fit, mc_name
-from macc.experiments._study import GridStudy, OnEpoch, open_storage
+from macc.experiments._study import HEARTBEAT_SECONDS, GridStudy, OnEpoch, close_storage, open_storage
 from macc.training.runs import locked
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class Worker:
         heartbeat: Seconds between signs of life in the database.
     """
 
-    def __init__(self, plan: Plan, folder: Path, storage: str, tell: Tell, *, heartbeat: int = 10) -> None:
+    def __init__(
+        self, plan: Plan, folder: Path, storage: str, tell: Tell, *, heartbeat: int = HEARTBEAT_SECONDS
+    ) -> None:
         self.plan, self.folder, self.address, self.tell = plan, folder, storage, tell
         self.heartbeat = heartbeat
         self.studies: dict[tuple[str, str], GridStudy] = {}
@@ -51,12 +53,16 @@ class Worker:
 
     def run(self) -> None:
         """Work until nothing is open."""
-        while True:
-            did, waiting = self._round()
-            if not did and not waiting:
-                return
-            if not did:
-                time.sleep(PAUSE_SECONDS)
+        try:
+            while True:
+                did, waiting = self._round()
+                if not did and not waiting:
+                    return
+                if not did:
+                    time.sleep(PAUSE_SECONDS)
+        finally:
+            if self.storage is not None:
+                close_storage(self.storage)
 
     def _round(self) -> tuple[bool, bool]:
         """One look at everything: whether something was done, and whether others are at something."""
@@ -109,7 +115,7 @@ class Worker:
         key = (case.name, method.title)
         if key not in self.studies:
             if self.storage is None:
-                self.storage = open_storage(self.address, heartbeat=self.heartbeat)
+                self.storage = open_storage(self.address, self.folder, heartbeat=self.heartbeat)
             self.studies[key] = GridStudy(self.plan, case, method, self.storage, self.folder)
             self.studies[key].enqueue()
         return self.studies[key]
@@ -169,7 +175,9 @@ class Worker:
         return self.plan.passes(case, self.plan.experiment.method(job.method))
 
 
-def execute(plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, *, heartbeat: int = 10) -> None:
+def execute(
+    plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, *, heartbeat: int = HEARTBEAT_SECONDS
+) -> None:
     """Do all that is open of an experiment.
 
     Args:
