@@ -179,8 +179,9 @@ def _sentence(
     absent = [why for key, why in _WHY.items() if key not in named]
     where = dataset if test == "test" else f"{dataset}, {test}"
     by = f", by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
+    first = (test, rule) == (result.tests[dataset][0], result.rules(dataset)[0])
     missing = (
-        f" It was not compared with {_and(absent)}, which this experiment does not train." if absent else ""
+        f" It is not compared with {_and(absent)}: this experiment has none." if absent and first else ""
     )
     return f"{where}{by}: {name} (ECE {text(own.mean)} {shown.unit}) {'; it '.join(said)}.{missing}"
 
