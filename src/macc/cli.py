@@ -243,6 +243,30 @@ def data_show(
     typer.echo(_show.sheet(splits, output))
 
 
+@app.command()
+def plot(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="A figure, or `list` to see all.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN…", help="Run folders or prediction files.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The file: .svg, .png or .pdf; KIND.svg if not given."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    data: DataFolder = None,
+) -> None:
+    """Draw a figure of runs or prediction files."""
+    from macc.report import kinds
+
+    if kind == "list":
+        typer.echo(kinds.listing())
+        return
+    path = Path(f"{kind}.svg") if output is None else output
+    typer.echo(kinds.command(kind, runs or [], path, split=split, root=data))
+
+
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy or .csv.", show_default=False)]
 _Labels = Annotated[
     Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
