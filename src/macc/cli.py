@@ -267,6 +267,29 @@ def plot(
     typer.echo(kinds.command(kind, runs or [], path, split=split, root=data))
 
 
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN…|EXPERIMENT",
+            help="Run folders or prediction files, the first to compare with; or the folder of an experiment.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file.")] = Path("report.html"),
+    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    title: Annotated[str | None, typer.Option(help="The heading.", show_default=False)] = None,
+    data: DataFolder = None,
+) -> None:
+    """Write one HTML page that says and shows what runs found; it opens from disk."""
+    from macc.report import page
+
+    with _progress("measuring and drawing") as on_progress:
+        written = page.write(runs, output, split=split, root=data, title=title, on_progress=on_progress)
+    typer.echo(page.how_to_open(written))
+
+
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy or .csv.", show_default=False)]
 _Labels = Annotated[
     Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)

@@ -79,6 +79,7 @@ def grid(
     except ImportError as error:
         raise _missing(error) from error
     figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.08, w_pad=0.06)  # type: ignore[union-attr, call-arg]
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [list(row) for row in axes]
 
