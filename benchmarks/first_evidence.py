@@ -31,8 +31,8 @@ from sklearn.datasets import load_digits, make_classification
 from torch import Tensor, nn
 
 import macc
+from benchmarks._loop import fit
 from macc import losses, metrics
-from macc.experiments._fit import fit
 
 SEEDS = 5
 PACS = Path(os.environ.get("MACC_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data")) / (

@@ -32,10 +32,13 @@ def test_version():
 
 
 def test_a_users_error_is_one_line_and_exit_code_2():
+    from macc import experiments
+
     result = run("run", "nothing-of-the-kind")
 
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        "macc: no experiment is called 'nothing-of-the-kind'; the one there is: demo"
+        "macc: no experiment is called 'nothing-of-the-kind'; there are "
+        f"{', '.join(experiments.names())} (a file of your own ends in .yaml)"
     ]

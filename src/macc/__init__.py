@@ -19,7 +19,7 @@ _HOME = {
     "evaluate": "macc.metrics",
     "moments": "macc.heads",
 }
-_NAMESPACES = ("data", "losses", "metrics", "models", "training")
+_NAMESPACES = ("data", "losses", "metrics", "models", "posthoc", "training")
 
 __all__ = ["__version__", *_HOME, *_NAMESPACES]
 

@@ -2,6 +2,7 @@ from macc import data as data
 from macc import losses as losses
 from macc import metrics as metrics
 from macc import models as models
+from macc import posthoc as posthoc
 from macc import training as training
 from macc.heads import LogitMoments as LogitMoments
 from macc.heads import MCDropout as MCDropout

@@ -49,15 +49,58 @@ def _options(
 
 @app.command()
 def run(
-    name: Annotated[str, typer.Argument(help="The experiment to run; `demo` needs no data.")],
-    seeds: Annotated[int, typer.Option(help="How many seeds to train each method with.")] = 5,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="An experiment of `macc run list`, a YAML file, or `list`; `demo` needs no data."
+        ),
+    ],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this of its data sets; can be given several times.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), cpu (about an hour a data set) or full (the paper).")
+    ] = "full",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, in place of the file's.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that train; as many as cores, one on an accelerator.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Database for grids, e.g. postgresql://…, else $MACC_STORAGE, else an SQLite file."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of run folders, shared by all experiments.")] = Path(
+        "runs"
+    ),
+    data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many trainings it takes and how long.")
+    ] = False,
+    form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
 ) -> None:
-    """Run an experiment and print its comparison."""
-    if name != "demo":
-        raise ValueError(f"no experiment is called {name!r}; the one there is: demo")
-    from macc.experiments import demo
+    """Run an experiment and print its comparison; started again, it goes on."""
+    from macc import training
+    from macc.experiments._run import command
 
-    demo.run(seeds=seeds)
+    try:
+        text = command(
+            name,
+            scale=scale,
+            seeds=seeds,
+            datasets=dataset or [],
+            workers=workers,
+            storage=storage,
+            out=out,
+            root=data,
+            dry=dry_run,
+            form=form,
+        )
+    except training.Interrupted as stopped:
+        typer.echo(f"macc: {stopped}", err=True)
+        raise typer.Exit(128 + stopped.number) from None
+    typer.echo(text)
 
 
 @app.command()

@@ -166,38 +166,20 @@ def predictions(
         raise ValueError(
             "normalise=True applies to probabilities, and from_logits=True already gives rows that sum to 1"
         )
-    scores = _tensor(probs, name)
+    scores = score_rows(probs, from_logits=from_logits)
     targets = _tensor(labels, "labels")
-    if not scores.is_floating_point():
-        raise ValueError(
-            f"{name} must be floating-point, got {_dtype_name(scores)}; convert them with .astype(float)"
-        )
     if targets.is_floating_point() or targets.is_complex():
         raise ValueError(
             f"labels must be integer class indices, got {_dtype_name(targets)}; "
             "convert them with .astype(int)"
-        )
-    if scores.ndim not in (1, 2):
-        raise ValueError(
-            f"{name} must have shape (N, K), or (N,) for two classes, got {tuple(scores.shape)}; "
-            "flatten further dimensions into N first"
         )
     if targets.ndim != 1:
         raise ValueError(
             f"labels must be one class index per sample, shape (N,), got {tuple(targets.shape)}; "
             "several labels per sample are not supported, and one-hot rows become indices with .argmax(1)"
         )
-    if len(scores) == 0:
-        raise ValueError(f"{name} holds no samples; a metric needs at least one")
     if len(scores) != len(targets):
         raise ValueError(f"{name} has {len(scores)} samples and labels has {len(targets)}; they must pair up")
-    if scores.ndim == 1:
-        scores = _two_columns(scores, from_logits=from_logits)
-    if scores.shape[1] < 2:
-        raise ValueError(
-            f"{name} has shape {tuple(scores.shape)}, one class; for two classes pass both columns, "
-            "or a vector (N,) with the probability of class 1"
-        )
     targets = targets.to(device=scores.device, dtype=torch.int64)
     num_classes = scores.shape[1]
     if int(targets.amin()) < 0 or int(targets.amax()) >= num_classes:
@@ -207,6 +189,31 @@ def predictions(
             f"got {int(targets[at])} at index {at}"
         )
     return Predictions(scores, targets, from_logits, normalise)
+
+
+def score_rows(values: Array, *, from_logits: bool) -> Tensor:
+    """Probabilities or logits of any accepted form as a floating-point ``(N, K)`` tensor."""
+    name = "logits" if from_logits else "probs"
+    scores = _tensor(values, name)
+    if not scores.is_floating_point():
+        raise ValueError(
+            f"{name} must be floating-point, got {_dtype_name(scores)}; convert them with .astype(float)"
+        )
+    if scores.ndim not in (1, 2):
+        raise ValueError(
+            f"{name} must have shape (N, K), or (N,) for two classes, got {tuple(scores.shape)}; "
+            "flatten further dimensions into N first"
+        )
+    if len(scores) == 0:
+        raise ValueError(f"{name} holds no samples; at least one is needed")
+    if scores.ndim == 1:
+        scores = _two_columns(scores, from_logits=from_logits)
+    if scores.shape[1] < 2:
+        raise ValueError(
+            f"{name} has shape {tuple(scores.shape)}, one class; for two classes pass both columns, "
+            "or a vector (N,) with the probability of class 1"
+        )
+    return scores
 
 
 def check_bins(bins: int) -> None:
@@ -238,9 +245,9 @@ def _tensor(values: Array, name: str) -> Tensor:
 
 
 def _two_columns(scores: Tensor, *, from_logits: bool) -> Tensor:
-    scores = scores.double()
     if from_logits:
         return torch.stack([torch.zeros_like(scores), scores], dim=1)
+    scores = scores.double()
     inside = (scores >= 0) & (scores <= 1)
     if not bool(inside.all()):
         at = int((~inside).nonzero()[0, 0])

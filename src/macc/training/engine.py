@@ -229,7 +229,7 @@ def _train_epoch(learner: Learner, watcher: Watcher) -> float:
         lr = learning_rate(learner.recipe, learner.epoch * steps + learner.step, steps)
         for group in learner.optimiser.param_groups:
             group["lr"] = lr
-        learner.unread.append(_step(learner, inputs, labels))
+        learner.unread.append(take_step(learner, inputs, labels))
         learner.step += 1
         if len(learner.unread) == CHECK_EVERY or learner.step == steps:
             read_losses(learner)
@@ -237,7 +237,7 @@ def _train_epoch(learner: Learner, watcher: Watcher) -> float:
     return learning_rate(learner.recipe, (learner.epoch + 1) * steps - 1, steps)
 
 
-def _step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
+def take_step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
     """One step of the optimiser; the loss and its terms, still on the device."""
     recipe, accelerator = learner.recipe, learner.accelerator
     if learner.images:

@@ -63,6 +63,7 @@ def fit(
     scale: str = "full",
     show: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    on_epoch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Run:
     """Train a recipe to its end, from wherever an earlier start left it.
 
@@ -79,6 +80,8 @@ def fit(
         scale: Of a recipe given by name or path.
         show: Tell on standard output how far it is.
         checkpoint_seconds: Time after which a checkpoint is also written within an epoch.
+        on_epoch: Called with the row of every epoch that is done, as in ``history.jsonl``; what it raises
+            stops the run, which can be gone on from.
 
     Returns:
         The finished run.
@@ -120,7 +123,7 @@ def fit(
         _lock(stack, run.path, accelerator)
         whole = _model(recipe, splits, model)
         if not run.finished:
-            _train(recipe, whole, splits, run, key, accelerator, display, stop, checkpoint_seconds)
+            _train(recipe, whole, splits, run, key, accelerator, display, stop, checkpoint_seconds, on_epoch)
         elif model is not None:
             checkpoints.load_module(whole, run.weights(), run.path / "best.safetensors")
             whole.to(accelerator.device)
@@ -266,6 +269,7 @@ def _train(
     display: Display,
     stop: StopRequest,
     checkpoint_seconds: float,
+    on_epoch: Callable[[Mapping[str, Any]], None] | None,
 ) -> None:
     main = accelerator.is_main_process
     here = environment(
@@ -291,6 +295,7 @@ def _train(
         stop=stop,
         chance=_chance(seen),
         checkpoint_seconds=checkpoint_seconds,
+        on_epoch=on_epoch,
     )
     with _trackers(recipe, run, accelerator), _showing(display, learner):
         engine.train(learner, recorder)
@@ -389,6 +394,7 @@ class Recorder:
     stop: StopRequest
     chance: float
     checkpoint_seconds: float
+    on_epoch: Callable[[Mapping[str, Any]], None] | None = None
     written: float = field(default_factory=time.monotonic)
     warned: bool = False
 
@@ -430,6 +436,8 @@ class Recorder:
                     path.unlink()
         self.display.epoch(row)
         self._say_if_at_chance(learner)
+        if self.on_epoch is not None:
+            self.on_epoch(row)
         number = engine.agreed(learner.accelerator, self.stop.number)
         if number is not None and epoch < learner.recipe.epochs:
             self._say_goodbye(learner, number)

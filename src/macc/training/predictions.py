@@ -1,5 +1,6 @@
 """Predictions of a finished run on other data, under noise, with moments; and of several runs together."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ def predict(
     trained_on: Splits | Mapping[str, Tensors] | None = None,
     moments: bool = False,
     perturb: bool = False,
+    passes: int | None = None,
     out: str | PathLike[str] | None = None,
     root: str | PathLike[str] | None = None,
     on_part: Callable[[str], None] | None = None,
@@ -50,6 +52,8 @@ def predict(
         perturb: Predict the validation split under Gaussian input noise of ten levels, chosen so that accuracy
             falls in equal steps from the clean one to chance; post-hoc calibrators fitted on these hold under
             shift.
+        passes: Write the test split as ``test-<passes>-passes.npz`` instead: the logarithm of its probabilities,
+            averaged over this many whole passes with the head's dropout on; needs an MC-dropout head.
         out: A folder in place of the run's ``predictions``.
         root: The folder with data files.
         on_part: Called with the name of each part before it is predicted.
@@ -76,7 +80,7 @@ def predict(
     network = build_model(recipe, own) if model is None else with_head(recipe, model)
     engine.place(network, own, device)
     checkpoints.load_module(network, run.weights(), run.path / "best.safetensors")
-    if moments and not any(isinstance(module, heads.Head) for module in network.modules()):
+    if (moments or passes) and not any(isinstance(module, heads.Head) for module in network.modules()):
         raise ValueError(
             f"{run.path} has no MC-dropout head, so its logits have no moments; train it with "
             "--set head.p=0.2, or leave out --moments"
@@ -90,6 +94,11 @@ def predict(
         written.append(path)
 
     with kept_generators(), full_disk_explained(folder):
+        if passes is not None:
+            seed_everything(recipe.seed, "passes", passes)
+            logits = _averaged(network, own, recipe.eval_batch_size, device, passes)
+            write(f"test-{passes}-passes", {"logits": logits, "labels": own.test.labels.cpu()})
+            return written
         for name, splits, part in _parts(own, data, root, perturb=perturb):
             if on_part is not None:
                 on_part(name)
@@ -147,6 +156,19 @@ def _arrays(
         found["mean"] = torch.cat([row.mean.cpu() for row in rows])
         found["variance"] = torch.cat([row.variance.cpu() for row in rows])
     return found
+
+
+def _averaged(network: nn.Module, data: Splits, batch_size: int, device: torch.device, passes: int) -> Tensor:
+    """The logarithm of test probabilities averaged over passes through the whole network, dropout on."""
+    network.eval()
+    (head,) = (module for module in network.modules() if isinstance(module, heads.Head))
+    head.samples, head.training = 1, True
+    found = []
+    with torch.inference_mode():
+        for inputs, _ in data.batches("test", batch_size=batch_size, device=device):
+            logits = torch.stack([cast("Tensor", engine.logits_in(network(inputs))) for _ in range(passes)])
+            found.append((logits.float().log_softmax(dim=2).logsumexp(dim=0) - math.log(passes)).cpu())
+    return torch.cat(found)
 
 
 def _perturbed(network: nn.Module, data: Splits, batch_size: int, device: torch.device) -> Any:

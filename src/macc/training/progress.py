@@ -85,7 +85,7 @@ class Lines:
         done = row["epoch"] - self.first
         left = (time.monotonic() - self.started) / max(1, done) * (self.epochs - row["epoch"])
         epoch = f"epoch {row['epoch']:>{len(str(self.epochs))}}/{self.epochs}"
-        self.say(f"{epoch}  {row_text(row)} | {_duration(left)} left")
+        self.say(f"{epoch}  {row_text(row)} | {duration(left)} left")
 
     def end(self) -> None:
         """Nothing."""
@@ -216,7 +216,8 @@ def recipe_table() -> str:
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Hours and minutes, minutes and seconds, or seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

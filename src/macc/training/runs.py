@@ -31,6 +31,10 @@ LOCK = ".lock"
 PACKAGES = ("torch", "numpy", "scikit-learn", "accelerate", "safetensors", "pydantic")
 
 
+class Busy(ValueError):  # noqa: N818 - the state of a run, named as people say it
+    """Another process is training the run."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder, read by name.
@@ -133,10 +137,17 @@ def open_run(path: str | Path) -> Run:
     return run
 
 
-def run_hash(recipe: Recipe, data: Splits, model: nn.Module | None = None) -> str:
-    """The hash of what decides a run: recipe, data and version, and the initial weights of a user's own model."""
+def run_hash(recipe: Recipe, data: Splits | str, model: nn.Module | None = None) -> str:
+    """The hash of what decides a run: recipe, data and version, and the initial weights of a user's own model.
+
+    Args:
+        recipe: The resolved recipe.
+        data: What it is trained on, or the digest of it.
+        model: A user's own model.
+    """
     own = None if model is None else _weights_digest(model)
-    parts = [recipe.to_dict(), data.digest(), __version__, own]
+    digest = data if isinstance(data, str) else data.digest()
+    parts = [recipe.to_dict(), digest, __version__, own]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -164,7 +175,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(
+        raise Busy(
             f"another process is training {path}; wait for it, or give another folder with --out"
         ) from None
     try:

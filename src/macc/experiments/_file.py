@@ -1,0 +1,512 @@
+"""An experiment: data sets, methods, seeds, tests and what to show, as plain checked values.
+
+It is written in YAML; the paper's tables and the demo are such files, and so is a user's own comparison.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from macc import losses
+from macc.experiments import _grids
+from macc.training._yaml import parse, read_text
+from macc.training.recipe import Count, Scale
+
+Rule = Literal["val_accuracy", "val_nll"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+Column = Literal[
+    "accuracy", "sce", "ece", "nll", "brier", "auroc", "gap", "classwise_ece", "temperature", "minutes"
+]
+MAX_TRAININGS = 1000
+MAX_NAME = 60
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        populate_by_name=True,
+        hide_input_in_errors=False,
+    )
+
+
+def _flat(settings: object) -> object:
+    """Nested settings by dotted key; ``{0.2, 0.3}``, which YAML takes for a mapping, becomes a grid again."""
+    if not isinstance(settings, Mapping):
+        return settings
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value and all(inner is None for inner in value.values()):
+            found[str(key)] = "{" + ", ".join(map(str, value)) + "}"
+        elif isinstance(value, Mapping):
+            inside = _flat(value)
+            assert isinstance(inside, dict)  # noqa: S101 - a mapping stays one
+            found.update({f"{key}.{inner}": text for inner, text in inside.items()})
+        else:
+            found[str(key)] = value
+    return found
+
+
+def _listed(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+def _tests(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {str(key): _listed(names) for key, names in value.items()}
+
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f]+$")]
+Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
+Number = Annotated[int | float | str, Field(union_mode="smart")]
+Grids = dict[str, Annotated[list[Number], Field(min_length=1)]]
+Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeValidator(_tests)]
+
+
+class Method(_Values):
+    """One thing to compare: a loss, possibly with grids in it, or something made of another method's runs."""
+
+    name: Annotated[Name | None, Field(description="What tables call it; the paper's name if not given.")] = (
+        None
+    )
+    loss: Annotated[str | None, Field(description="A loss, with grids as {1,5,10} or {weight}.")] = None
+    settings: Annotated[
+        Settings, Field(alias="set", description="Recipe values, by dotted key; may hold grids.")
+    ] = {}
+    p_of: Annotated[
+        str | None,
+        Field(description="The dropout rate selected for this method, with one mask a step: the control."),
+    ] = None
+    of: Annotated[str | None, Field(description="Made of this method's runs, without training.")] = None
+    posthoc: Literal["temperature"] | None = None
+    ensemble: Annotated[bool, Field(description="Average the probabilities of all seeds.")] = False
+    passes: Annotated[Count | None, Field(description="Average over this many passes with dropout on.")] = (
+        None
+    )
+    note: Annotated[str | None, Field(description="A remark for the table.")] = None
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return self.name or _label(self.loss or "")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.loss is None) == (self.of is None):
+            raise ValueError("a method has a `loss`, or is made `of` another one; write one of the two")
+        made = [self.posthoc is not None, self.ensemble, self.passes is not None]
+        if self.of is not None and sum(made) != 1:
+            raise ValueError(
+                f"say what to make of {self.of!r}: posthoc: temperature, ensemble: true or passes: 10"
+            )
+        if self.of is None and any(made):
+            raise ValueError("posthoc, ensemble and passes are made `of` a method; write of: NAME")
+        if self.of is not None and (self.settings or self.p_of):
+            raise ValueError(f"what is made of {self.of!r} is not trained, so it has no `set` and no `p_of`")
+        if self.of is not None and self.name is None:
+            raise ValueError(f"what is made of {self.of!r} needs a `name`")
+        return self
+
+
+def _label(loss: str) -> str:
+    """A loss as it is written, without what makes it long: the values of grids and the warm-up."""
+    return re.sub(r"\(warmup\s*=\s*half\)", "", _grids.with_gaps(loss))
+
+
+class Row(_Values):
+    """A data set with the recipe that trains on it."""
+
+    name: Name
+    recipe: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+    settings: Annotated[Settings, Field(alias="set")] = {}
+    grids: Grids = {}
+    tests: Tests = {}
+    methods: list[str] | None = None
+    note: str | None = None
+
+
+class Search(_Values):
+    """How Optuna goes through the grids."""
+
+    sampler: Annotated[Literal["grid", "tpe"], Field(description="grid: every point, as in the paper.")] = (
+        "grid"
+    )
+    trials: Annotated[Count | None, Field(description="With tpe: how many points to try.")] = None
+    prune: Annotated[bool, Field(description="Give up points that lag behind the median of the others.")] = (
+        False
+    )
+    objectives: Annotated[
+        list[Literal["accuracy", "nll", "sce"]],
+        Field(min_length=1, max_length=2, description="Of the validation split; two give a Pareto front."),
+    ] = ["accuracy"]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.sampler == "tpe" and self.trials is None:
+            raise ValueError("`sampler: tpe` needs `trials`: how many points to try")
+        if self.sampler == "grid" and self.trials is not None:
+            raise ValueError("`trials` belongs to `sampler: tpe`; a grid tries every point")
+        if self.prune and len(self.objectives) > 1:
+            raise ValueError("`prune` compares one number, and there are two objectives; drop one of the two")
+        return self
+
+
+class Experiment(_Values):
+    """Everything a comparison is made of.
+
+    Example:
+        >>> experiment = Experiment.model_validate({"name": "mine", "datasets": ["digits"],
+        ...     "methods": ["CrossEntropy", "CrossEntropy + {1,10}*MACC"]})
+        >>> [method.title for method in experiment.methods]
+        ['CrossEntropy', 'CrossEntropy + …*MACC']
+    """
+
+    name: Name
+    title: str = ""
+    kind: Literal["table", "convergence", "timing"] = "table"
+    datasets: Annotated[list[Row], Field(min_length=1)]
+    methods: Annotated[list[Method], Field(min_length=1)]
+    settings: Annotated[Settings, Field(alias="set")] = {}
+    grids: Grids = {}
+    seeds: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
+    grid_seeds: Annotated[
+        Literal["first", "all"], Field(description="first: points are compared with the first seed only.")
+    ] = "first"
+    show: Annotated[
+        Literal["selected", "points"], Field(description="points: every point of a grid is a row of its own.")
+    ] = "selected"
+    search: Search = Search()
+    tests: Tests = {}
+    averages: Annotated[
+        dict[Name, Annotated[list[str], Field(min_length=2)]],
+        Field(description="Unweighted means over data sets."),
+    ] = {}
+    columns: Annotated[list[Column], Field(min_length=1)] = ["accuracy", "ece", "sce", "nll", "gap"]
+    units: Annotated[dict[Column, float], Field(description="1e-2 prints hundredths, and so on.")] = {}
+    paper: Annotated[str | None, Field(description="Table of the paper to stand beside.")] = None
+    passes: Annotated[list[Count], Field(description="With kind timing: numbers of dropout masks.")] = []
+    limit: Annotated[Count, Field(description="More trainings than this are an error.")] = MAX_TRAININGS
+    notes: list[str] = []
+    next: Annotated[list[str], Field(description="What to try after it.")] = []
+    scale: Scale = "full"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        library = _library()
+        values["grids"] = {
+            **library["grids"],
+            **library["cut"].get(values.get("scale"), {}),
+            **(values.get("grids") or {}),
+        }
+        if isinstance(values.get("datasets"), str | dict):
+            values["datasets"] = [values["datasets"]]
+        if isinstance(values.get("methods"), str | dict):
+            values["methods"] = [values["methods"]]
+        if isinstance(values.get("datasets"), list):
+            values["datasets"] = [_row(row) for row in values["datasets"]]
+        if isinstance(values.get("methods"), list):
+            values["methods"] = [_method(method, library["methods"]) for method in values["methods"]]
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_names()
+        for row in self.datasets:
+            grids = {**self.grids, **row.grids}
+            for name in row.methods or ():
+                self.method(name)
+            for method in self.of_row(row):
+                self._check_method(method, grids)
+                for other in (method.of, method.p_of):
+                    if other is not None and self.method(other) not in self.of_row(row):
+                        raise ValueError(
+                            f"datasets: {row.name}: {method.title!r} needs {other!r} among the methods of this row"
+                        )
+        for average, names in self.averages.items():
+            for name in names:
+                if name not in [row.name for row in self.datasets]:
+                    raise ValueError(
+                        f"averages.{average}: no data set is called {name!r}; {_near(name, [row.name for row in self.datasets])}"
+                    )
+        wanted = self.trainings()
+        if wanted > self.limit:
+            raise ValueError(
+                f"this asks for {wanted} trainings, more than the limit of {self.limit}: cut a grid, or write "
+                f"limit: {wanted} if you mean it"
+            )
+        return self
+
+    def _check_names(self) -> None:
+        for kind, titles in (
+            ("data sets", [row.name for row in self.datasets]),
+            ("methods", [method.title for method in self.methods]),
+        ):
+            twice = [title for title in titles if titles.count(title) > 1]
+            if twice:
+                raise ValueError(f"two {kind} are called {twice[0]!r}; give one of them another `name`")
+
+    def _check_method(self, method: Method, grids: _grids.Grids) -> None:
+        where = f"method {method.title!r}"
+        for other in (method.of, method.p_of):
+            if other is not None and self.method(other).of is not None:
+                raise ValueError(f"{where}: {other!r} is not trained itself; name a method with a loss")
+        if method.of is not None:
+            return
+        if "dataset" in method.settings:
+            raise ValueError(f"{where}: `set` cannot change the data set; write it under `datasets`")
+        for point in _grids.points(_one_each(self.axes(method, grids))):
+            text = _grids.fill("loss", method.loss or "", point, grids)
+            try:
+                criterion = losses.parse(half_of(text, 2))
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+            if method.p_of is not None and criterion.needs_moments:
+                raise ValueError(f"{where}: p_of trains with one dropout mask, and {text!r} needs a variance")
+        if method.p_of is not None and not any(
+            key in ("head", "head.p") for key in self.method(method.p_of).settings
+        ):
+            raise ValueError(f"{where}: {method.p_of!r} sets no head.p whose selected value could be taken")
+
+    def method(self, title: str) -> Method:
+        """A method by what tables call it."""
+        for method in self.methods:
+            if method.title == title:
+                return method
+        raise ValueError(
+            f"no method is called {title!r}; {_near(title, [method.title for method in self.methods])}"
+        )
+
+    def of_row(self, row: Row) -> list[Method]:
+        """The methods of a data set."""
+        return [method for method in self.methods if row.methods is None or method.title in row.methods]
+
+    def axes(self, method: Method, grids: _grids.Grids) -> list[_grids.Axis]:
+        """The grids in a method's loss and settings."""
+        texts = {"loss": method.loss or ""}
+        texts |= {key: value for key, value in method.settings.items() if isinstance(value, str)}
+        return _grids.axes(texts, grids)
+
+    def trainings(self, datasets: Sequence[Row] | None = None) -> int:
+        """How many trainings it takes at most, from nothing."""
+        total = 0
+        for row in self.datasets if datasets is None else datasets:
+            for method in self.of_row(row):
+                if method.of is not None:
+                    continue
+                size = _grids.count(self.axes(method, {**self.grids, **row.grids}))
+                if self.search.trials is not None and size > 1:
+                    size = min(size, self.search.trials)
+                if size == 1 or self.grid_seeds == "all":
+                    total += size * self.seeds
+                else:
+                    total += size + min(len(RULES), size) * (self.seeds - 1)
+        return total
+
+
+def _one_each(axes: Sequence[_grids.Axis]) -> list[_grids.Axis]:
+    """Axes short enough that all of their points can be checked: first and last value."""
+    return [_grids.Axis(axis.name, tuple(dict.fromkeys((axis.values[0], axis.values[-1])))) for axis in axes]
+
+
+def half_of(loss: str, steps: int) -> str:
+    """A loss whose ``warmup=half`` is half of the steps of training.
+
+    Example:
+        >>> half_of("CrossEntropy + MACC(warmup=half)", 480)
+        'CrossEntropy + MACC(warmup=240)'
+    """
+    return re.sub(r"\bwarmup\s*=\s*half\b", f"warmup={steps // 2}", loss)
+
+
+def _near(word: str, words: Sequence[str]) -> str:
+    found = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {found[0]!r}?" if found else f"there are {', '.join(words)}"
+
+
+def _row(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"name": Path(value.partition(":")[2] or value).stem, "recipe": [value]}
+    return value
+
+
+def _method(value: Any, library: Mapping[str, Any]) -> Any:
+    """A method spelled out: a name of the library, a loss, or a mapping as it stands."""
+    if isinstance(value, str) and value in library:
+        return {"name": value, **library[value]}
+    if isinstance(value, str):
+        if re.fullmatch(r"[A-Z]{2,4}(\+\w+)*", value):
+            near = difflib.get_close_matches(value, library, n=1)
+            if near:
+                raise ValueError(f"no method is called {value!r}; did you mean {near[0]!r}?")
+        return {"loss": value}
+    if isinstance(value, dict) and "method" in value:
+        value = dict(value)
+        name = value.pop("method")
+        if name not in library:
+            raise ValueError(f"no method is called {name!r}; {_near(str(name), list(library))}")
+        return {"name": name, **library[name], **value}
+    return value
+
+
+@cache
+def _library() -> dict[str, Any]:
+    """The methods of the paper, by its names, and its grids."""
+    text = (resources.files("macc") / "experiments" / "methods.yaml").read_text("utf-8")
+    found = parse(text, "methods.yaml")
+    methods = {
+        name: {"loss": value} if isinstance(value, str) else value for name, value in found["methods"].items()
+    }
+    return {"grids": found["grids"], "cut": found["scales"], "methods": methods}
+
+
+def names() -> list[str]:
+    """The experiments that come with the package."""
+    folder = resources.files("macc") / "experiments" / "files"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def load(
+    experiment: str | Path,
+    *,
+    scale: str = "full",
+    seeds: int | None = None,
+    datasets: Sequence[str] = (),
+) -> Experiment:
+    """Read an experiment.
+
+    Args:
+        experiment: A name of ``macc run list``, or the path of a YAML file.
+        scale: ``"smoke"``, ``"cpu"`` or ``"full"``: of the recipes, and of the file's own ``scales``.
+        seeds: In place of the file's.
+        datasets: Only these of its data sets.
+
+    Example:
+        >>> load("demo").seeds
+        5
+    """
+    where, text, stem = _find(experiment)
+    values = parse(text, where)
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} must be a mapping of keys to values; `macc run list` names examples")
+    if scale not in get_args(Scale):
+        raise ValueError(f"`--scale` must be one of {', '.join(get_args(Scale))}, got {scale!r}")
+    scales = values.pop("scales", None) or {}
+    if not isinstance(scales, dict) or set(scales) - set(get_args(Scale)):
+        raise ValueError(
+            f"{where}: scales must map smoke, cpu and full to the values they change, got {scales!r}"
+        )
+    for key, value in (scales.get(scale) or {}).items():
+        both = isinstance(values.get(key), dict) and isinstance(value, dict)
+        values[key] = {**values[key], **value} if both else value
+    values = {"name": stem, **values, "scale": scale}
+    if seeds is not None:
+        values["seeds"] = seeds
+    try:
+        found = Experiment.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(_sentence(error, where)) from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    found = found if found.show == "selected" else _spread(found)
+    return _restricted(found, datasets) if datasets else found
+
+
+def _spread(experiment: Experiment) -> Experiment:
+    """Every point of every grid as a method of its own."""
+    methods = []
+    for method in experiment.methods:
+        axes = experiment.axes(method, experiment.grids)
+        for point in _grids.points(axes):
+            filled = {
+                key: _grids.literal(_grids.fill(key, value, point, experiment.grids), key)
+                if isinstance(value, str) and "{" in value
+                else value
+                for key, value in method.settings.items()
+            }
+            shown = ", ".join(f"{axis.name} {point[axis.name]}" for axis in axes if len(axis.values) > 1)
+            methods.append(
+                method.model_copy(
+                    update={
+                        "name": f"{method.title}, {shown}" if shown else method.title,
+                        "loss": None
+                        if method.loss is None
+                        else _grids.fill("loss", method.loss, point, experiment.grids),
+                        "settings": filled,
+                    }
+                )
+            )
+    return experiment.model_copy(update={"methods": methods})
+
+
+def _restricted(experiment: Experiment, wanted: Sequence[str]) -> Experiment:
+    there = [row.name for row in experiment.datasets]
+    lower = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in there}
+    kept = []
+    for name in wanted:
+        found = lower.get(re.sub(r"[^a-z0-9]", "", name.lower()))
+        if found is None:
+            raise ValueError(f"{experiment.name} has no data set {name!r}; {_near(name, there)}")
+        kept.append(found)
+    return experiment.model_copy(
+        update={
+            "datasets": [row for row in experiment.datasets if row.name in kept],
+            "averages": {k: v for k, v in experiment.averages.items() if set(v) <= set(kept)},
+        }
+    )
+
+
+def _find(experiment: str | Path) -> tuple[str, str, str]:
+    if str(experiment) in names():
+        file = resources.files("macc") / "experiments" / "files" / f"{experiment}.yaml"
+        return f"experiment {experiment}", file.read_text("utf-8"), str(experiment)
+    path = Path(experiment)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return str(path), read_text(path), path.stem
+    raise ValueError(
+        f"no experiment is called {str(experiment)!r}; {_near(str(experiment), names())} "
+        "(a file of your own ends in .yaml)"
+    )
+
+
+def _sentence(error: ValidationError, where: str) -> str:
+    """The first complaint of pydantic as one sentence with file, key, value and cure."""
+    found = error.errors(include_url=False)
+    # A key that is misspelt is also one that is missing: say what was written.
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    keys = [str(part) for part in first["loc"]]
+    key, kind = ".".join(keys), first["type"]
+    if kind == "extra_forbidden":
+        return f"{where}: unknown key {key!r}; {_near(keys[-1], _known_keys(keys))}"
+    if kind == "missing":
+        return f"{where}: the key {key!r} is missing; see `macc run list` for examples"
+    if kind == "value_error":
+        reason = str(first.get("ctx", {}).get("error", first["msg"]))
+        return f"{where}: {key}: {reason}" if key else f"{where}: {reason}"
+    reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{where}: {key} must be {reason[0].lower()}{reason[1:]}, got {first['input']!r}"
+
+
+def _known_keys(keys: Sequence[str]) -> list[str]:
+    model: type[BaseModel] = Experiment
+    for key in keys[:-1]:
+        models: dict[str, type[BaseModel]] = {"datasets": Row, "methods": Method, "search": Search}
+        model = models.get(key, model)
+    extra = ["scales"] if model is Experiment else []
+    return [field.alias or name for name, field in model.model_fields.items() if name != "scale"] + extra
+
+
+def safe_name(name: str) -> str:
+    """A name in characters that every file system takes."""
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "experiment"

@@ -1,0 +1,113 @@
+"""The numbers behind a table: metrics of predictions in run folders, and how tables write them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from macc import metrics
+from macc.training.runs import Run
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a metric stands in tables."""
+
+    label: str
+    scale: float
+    unit: str
+    digits: int
+    better: str
+    """``lower``, ``higher``, ``zero`` (nearest to it) or nothing."""
+
+
+SHOWN: dict[str, Shown] = {
+    "accuracy": Shown("Acc.", 100, "%", 2, "higher"),
+    "sce": Shown("SCE", 1000, "1e-3", 2, "lower"),
+    "ece": Shown("ECE", 100, "%", 2, "lower"),
+    "nll": Shown("NLL", 1, "", 3, "lower"),
+    "brier": Shown("Brier", 1, "", 3, "lower"),
+    "auroc": Shown("AUROC", 1, "", 4, "higher"),
+    "gap": Shown("conf.-acc.", 100, "%", 2, "zero"),
+    "classwise_ece": Shown("ECE of", 100, "%", 2, "lower"),
+    "temperature": Shown("T", 1, "", 1, ""),
+    "minutes": Shown("training", 1, "min", 2, ""),
+}
+
+
+def shown(column: str, unit: float | None = None) -> Shown:
+    """How a column stands in a table whose file may give it another unit; ``classwise_ece/3`` is class 3."""
+    name, _, index = column.partition("/")
+    found = SHOWN[name]
+    if index:
+        found = Shown(f"{found.label} {index}", found.scale, found.unit, found.digits, found.better)
+    if unit is None:
+        return found
+    exponent = round(math.log10(unit))
+    text = {0: "", -2: "1e-2", -3: "1e-3"}.get(exponent, f"{unit:g}")
+    return Shown(found.label, 1 / unit, text, found.digits, found.better)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits and labels of one prediction file, after whatever post-hoc step."""
+
+    logits: Tensor
+    labels: Tensor
+
+
+def read(run: Run, name: str) -> Logits:
+    """The predictions of a run."""
+    logits, labels = run.predictions(name)
+    return Logits(logits, labels)
+
+
+def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
+    """The metrics among the columns, of one prediction file; a class-wise one as one entry for each class."""
+    result: dict[str, float] = {}
+    for column in columns:
+        if column in ("temperature", "minutes"):
+            continue
+        if column == "gap":
+            confidence = float(found.logits.double().softmax(dim=1).amax(dim=1).mean())
+            result[column] = confidence - metrics.accuracy(found.logits, found.labels, from_logits=True)
+        elif column == "classwise_ece":
+            each = metrics.classwise_ece(found.logits, found.labels, from_logits=True)
+            result.update({f"classwise_ece/{k}": float(value) for k, value in enumerate(each)})
+        else:
+            result[column] = float(getattr(metrics, column)(found.logits, found.labels, from_logits=True))
+    return result
+
+
+def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The unweighted mean of every metric over cells, as the paper averages domains and corruptions."""
+    return {key: math.fsum(row[key] for row in rows) / len(rows) for key in rows[0]}
+
+
+def pooled(cells: Sequence[Logits]) -> Logits:
+    """All cells as one set of predictions."""
+    return Logits(torch.cat([cell.logits for cell in cells]), torch.cat([cell.labels for cell in cells]))
+
+
+def minutes(run: Run) -> float:
+    """How long the epochs of a run took to train."""
+    return math.fsum(row["seconds"] for row in run.history) / 60
+
+
+@lru_cache(maxsize=4096)
+def temperature(path: Path) -> float:
+    """The temperature that the paper's grid gives on the validation split of a run."""
+    from macc.posthoc import Temperature
+
+    logits, labels = Run(path).predictions("val")
+    return float(Temperature.fit(logits, labels, grid=True).temperature)
+
+
+def ensemble(members: Sequence[Logits]) -> Logits:
+    """Several models as one: the logarithm of their mean probability."""
+    logs = torch.stack([member.logits.double().log_softmax(dim=1) for member in members])
+    return Logits((logs.logsumexp(dim=0) - math.log(len(members))).float(), members[0].labels)

@@ -1,0 +1,33 @@
+"""The values that the paper prints in its tables 1 to 8."""
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@cache
+def paper_tables() -> dict[str, Any]:
+    """Every printed value: ``{table: {caption, units, notes, rows: [{dataset, model, test, values}]}}``.
+
+    Values are as printed; ``units`` says what 1 stands for.
+    """
+    text = (resources.files("macc") / "experiments" / "paper.json").read_text("utf-8")
+    return dict(json.loads(text))
+
+
+def paper_value(table: str | None, dataset: str, test: str, method: str, metric: str) -> float | None:
+    """What the paper prints, in plain units (an ECE of 2 % is 0.02); nothing where it prints nothing.
+
+    Example:
+        >>> paper_value("table1", "CIFAR10", "test", "FL+MACC", "ece")
+        0.0059
+    """
+    if table is None:
+        return None
+    found = paper_tables()[table]
+    for row in found["rows"]:
+        if (row["dataset"], row["test"]) == (dataset, test):
+            value = row["values"].get(method, {}).get(metric)
+            return None if value is None else round(value * found["units"][metric.partition("/")[0]], 12)
+    return None

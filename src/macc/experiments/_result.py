@@ -1,0 +1,217 @@
+"""What an experiment found: every cell with its values, the runs behind it, tests, sentences.
+
+It is written as ``result.json``; tables, figures and reports read it back with :func:`load_result`.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from scipy import stats
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: a metric of a method on a test, over seeds."""
+
+    dataset: str
+    test: str
+    method: str
+    rule: str
+    metric: str
+    values: tuple[float, ...]
+    """One for each seed, in plain units (an ECE of 2 % is 0.02)."""
+    low: float | None
+    high: float | None
+    """Ends of the 95 % interval of the mean over seeds; with one seed, of the value over test samples."""
+    paper: float | None
+    """The paper's value, in plain units too."""
+    pooled: float | None = None
+    """Mean over seeds, all cells of a shifted test taken as one set."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return math.fsum(self.values) / len(self.values)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run that stands for a method."""
+
+    dataset: str
+    method: str
+    rule: str
+    seed: int
+    folder: str
+    settings: dict[str, Any]
+    minutes: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired test of two methods: A minus B of a metric."""
+
+    dataset: str
+    test: str
+    rule: str
+    metric: str
+    a: str
+    b: str
+    why: str
+    """What B is to A: ``task``, ``dropout``, ``competitor`` or ``temperature``."""
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    basis: str
+    """``seeds`` (paired t-test) or ``samples`` (paired bootstrap of one run each)."""
+
+
+@dataclass
+class Result:
+    """What an experiment found."""
+
+    name: str
+    title: str
+    kind: str
+    scale: str
+    version: str
+    seeds: int
+    columns: list[str]
+    units: dict[str, float]
+    datasets: list[str]
+    methods: list[str]
+    tests: dict[str, list[str]]
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    runs: list[Member] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    """With ``kind: convergence``: rows with dataset, method, seed, epoch and the metrics of the test split."""
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    """With ``kind: timing``: rows with dataset, method, passes, seconds an epoch and ratios."""
+    fronts: list[dict[str, Any]] = field(default_factory=list)
+    """With two objectives: the Pareto front of each grid."""
+
+    def cell(
+        self, dataset: str, test: str, method: str, metric: str, rule: str = "val_accuracy"
+    ) -> Cell | None:
+        """A cell, or nothing where the table has none."""
+        return self._index.get((dataset, test, method, metric, rule))
+
+    @property
+    def _index(self) -> Mapping[tuple[str, ...], Cell]:
+        # Thousands of lookups go into a table, and cells are only ever added.
+        state = (id(self.cells), len(self.cells))
+        if self.__dict__.get("_state") != state:
+            found = {(c.dataset, c.test, c.method, c.metric, c.rule): c for c in self.cells}
+            self.__dict__.update(_state=state, _by_key=found)
+        return cast("Mapping[tuple[str, ...], Cell]", self.__dict__["_by_key"])
+
+    def rules(self, dataset: str) -> list[str]:
+        """The rules that select different runs: the first, and the second where it differs somewhere."""
+        chosen: dict[str, dict[tuple[str, int], str]] = {}
+        for run in self.runs:
+            if run.dataset == dataset:
+                chosen.setdefault(run.rule, {})[run.method, run.seed] = run.folder
+        first, *others = chosen or {"val_accuracy": {}}
+        return [first, *(rule for rule in others if chosen[rule] != chosen[first])]
+
+    def blocks(self) -> Iterator[tuple[str, str, str]]:
+        """Data set, test and rule of every table to print."""
+        for dataset in self.datasets:
+            for test in self.tests[dataset]:
+                for rule in self.rules(dataset):
+                    yield dataset, test, rule
+
+    def metrics(self, dataset: str) -> list[str]:
+        """The columns of a data set's table; a class-wise one is as many as there are classes."""
+        there = list(dict.fromkeys(c.metric for c in self.cells if c.dataset == dataset))
+        found: list[str] = []
+        for column in self.columns:
+            found += [name for name in there if name == column or name.startswith(f"{column}/")]
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in ``result.json``."""
+        cells = [{**asdict(cell), "values": list(cell.values), "mean": cell.mean} for cell in self.cells]
+        rest = {key: value for key, value in vars(self).items() if not key.startswith("_")}
+        return {
+            "format": FORMAT,
+            **rest,
+            "cells": cells,
+            "runs": [asdict(run) for run in self.runs],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+        }
+
+
+def load_result(path: str | Path) -> Result:
+    """Read what an experiment found.
+
+    Args:
+        path: ``result.json``, or the experiment's folder.
+    """
+    file = Path(path)
+    file = file / "result.json" if file.is_dir() else file
+    try:
+        found = json.loads(file.read_text())
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; `macc run` writes it") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is damaged ({error})") from None
+    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+        raise ValueError(f"{file} is not of result format {FORMAT}, which this version reads; run it again")
+    for cell in found["cells"]:
+        del cell["mean"]
+    found["cells"] = [Cell(**{**cell, "values": tuple(cell["values"])}) for cell in found["cells"]]
+    found["runs"] = [Member(**run) for run in found["runs"]]
+    found["comparisons"] = [Comparison(**row) for row in found["comparisons"]]
+    return Result(**found)
+
+
+def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """The t-interval of the mean over seeds; none with one.
+
+    Example:
+        >>> low, high = interval([1.0, 2.0, 3.0])
+        >>> round(low, 3), round(high, 3)
+        (-0.484, 4.484)
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    mean = math.fsum(values) / count
+    error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1) / count)
+    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * error
+    return mean - half, mean + half
+
+
+def ranks(means: Mapping[str, float], better: str, digits: int) -> dict[str, int]:
+    """Which are best (1) and second best (2), as printed: values equal to the digits shown share a rank.
+
+    Example:
+        >>> ranks({"a": 1.234, "b": 1.229, "c": 2.0}, "lower", 2)
+        {'a': 1, 'b': 1, 'c': 2}
+        >>> ranks({"a": -0.5, "b": 0.2}, "zero", 1)
+        {'b': 1, 'a': 2}
+    """
+    if not better or len(means) < 2:
+        return {}
+    sign = {"lower": 1, "higher": -1, "zero": 1}[better]
+    keys = {
+        name: round(sign * (abs(value) if better == "zero" else value), digits)
+        for name, value in means.items()
+        if math.isfinite(value)
+    }
+    levels = sorted(set(keys.values()))[:2]
+    found = {name: levels.index(value) + 1 for name, value in keys.items() if value in levels}
+    return dict(sorted(found.items(), key=lambda item: item[1]))

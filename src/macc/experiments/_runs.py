@@ -1,0 +1,490 @@
+"""Which runs an experiment needs, where they are, and which of them its validation results select."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from macc import data as datasets
+from macc import losses, models, training
+from macc.data import Splits
+from macc.experiments import _grids
+from macc.experiments._file import RULES, Experiment, Method, Row, Rule, half_of
+from macc.experiments._grids import Point
+from macc.training import recipe as recipes
+from macc.training.fitting import splits_for
+from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe
+from macc.training.runs import Run, run_hash, run_path
+from macc.training.selection import chosen_epoch
+
+OWN_RECIPE = "embeddings"
+"""The recipe behind a data set that is given without one."""
+
+MODELS = {"image": "small_cnn", "tokens": "gpcnn"}
+"""What is trained on a user's own data that are no features."""
+
+
+@dataclass
+class Case:
+    """A data set of the experiment that is there."""
+
+    row: Row
+    recipe: str
+    """The name or path of its recipe."""
+    overrides: tuple[str, ...]
+    samples: int
+    """Training samples, before a recipe takes some of them."""
+    tests: dict[str, list[str]]
+    """The predictions behind each test, by what tables call it."""
+    sets: dict[str, list[str]]
+    """The data sets that must be predicted, and their shifted parts."""
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.row.name
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: a method at a point of its grid, with a seed, on a data set."""
+
+    case: str
+    method: str
+    point: tuple[tuple[str, Any], ...]
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """What progress calls it."""
+        values = ", ".join(f"{name} {value}" for name, value in self.point)
+        return f"{self.case}: {self.method}{f' ({values})' if values else ''}, seed {self.seed}"
+
+
+def key_of(point: Point) -> tuple[tuple[str, Any], ...]:
+    """A point as something that can be looked up."""
+    return tuple(sorted(point.items()))
+
+
+class Plan:
+    """An experiment on the data that are there, and the state of its runs.
+
+    Args:
+        experiment: What to compare.
+        out: The folder of run folders, shared by all experiments.
+        root: The folder with data files.
+    """
+
+    def __init__(self, experiment: Experiment, out: Path, root: str | PathLike[str] | None) -> None:
+        self.experiment = experiment
+        self.out = out
+        self.root = root
+        self.cases: list[Case] = []
+        self.left_out: list[str] = []
+        self.failed: dict[Job, str] = {}
+        self.searched: set[tuple[str, str]] = set()
+        """Grids that Optuna has finished with."""
+        self._splits: tuple[str, Splits] | None = None
+        self._digests: dict[tuple[str, str], str] = {}
+        self._runs: dict[Job, Run] = {}
+        self._recipes: dict[Job, Recipe] = {}
+        self._scores: dict[Path, dict[str, float]] = {}
+
+    # What is there
+
+    def look(self) -> None:
+        """Load every data set once; what is missing is left out, and an error where nothing is left."""
+        for row in self.experiment.datasets:
+            case = self._first_case(row)
+            if case is not None:
+                self.cases.append(case)
+        if not self.cases:
+            raise ValueError(self.left_out[0].replace(" is left out: ", ": ", 1))
+
+    def _first_case(self, row: Row) -> Case | None:
+        """A row with the first of its recipes whose data are there."""
+        reasons = []
+        for name in row.recipe:
+            try:
+                case = self._case(row, name)
+            except ValueError as error:
+                reasons.append(str(error))
+                continue
+            if reasons:
+                case.remarks.append(f"trained by recipe {name}, because {reasons[0]}")
+            return case
+        self.left_out.append(f"{row.name} is left out: {'; '.join(reasons)}")
+        return None
+
+    def _case(self, row: Row, name: str) -> Case:
+        known = name in recipes.names() or Path(name).suffix in (".yaml", ".yml")
+        own = not known and (":" in name or name in datasets.known())
+        settings = {**self.experiment.settings, **row.settings}
+        if own:
+            settings = {"dataset": name, **settings}
+        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        source = OWN_RECIPE if own else name
+        recipe = self._load(source, overrides)
+        if ":" not in recipe.model and recipe.model not in vars(models):
+            raise recipe.complaint("model", f"this version of macc has no model {recipe.model!r}")
+        if recipe.pretrained is not None and not Path(recipe.pretrained).is_file():
+            raise recipe.complaint(
+                "pretrained", f"there is no file {recipe.pretrained}; give its path with `set`"
+            )
+        try:
+            splits = datasets.load(recipe.dataset, root=self.root)
+        except ValueError as error:
+            raise ValueError(str(error)) if own else recipe.complaint("dataset", str(error)) from error
+        if own and "model" not in settings and splits.kind in MODELS:
+            overrides.append(f"model={MODELS[splits.kind]}")
+            recipe = self._load(source, overrides)
+        case = Case(
+            row=row,
+            recipe=source,
+            overrides=tuple(overrides),
+            samples=len(splits.train),
+            tests={},
+            sets={},
+        )
+        self._splits = (case.name, splits)
+        self.digest(case, recipe)  # where its subset cannot be had, say so now
+        self._find_tests(case, splits, recipe)
+        return case
+
+    def _load(self, name: str, overrides: Sequence[str], **changes: Any) -> Recipe:
+        return recipes.load(name, scale=self.experiment.scale, overrides=overrides, **changes)
+
+    def _find_tests(self, case: Case, splits: Splits, recipe: Recipe) -> None:
+        """Resolve the patterns of the tests to predictions of the data that are there."""
+        folder = _folder(splits.name)
+        patterns = case.row.tests or self.experiment.tests or _own_tests(splits)
+        found: dict[str, list[str]] = {}
+        for title, names in patterns.items():
+            cells = []
+            for name in names:
+                if name in ("test", "val"):
+                    cells.append(name)
+                    continue
+                wanted, _, pattern = name.partition("/")
+                if wanted in ("own", recipe.dataset, folder):
+                    parts, place = list(splits.shifts), folder
+                else:
+                    other = self._other_set(case, wanted)
+                    if other is None:
+                        continue
+                    place, parts = other
+                matching = [part for part in parts if fnmatchcase(part, pattern)]
+                if not matching:
+                    raise ValueError(
+                        f"{case.name} has no test set {name!r}; there are {', '.join(parts) or 'no shifted ones'}"
+                    )
+                if place == folder:
+                    case.sets.setdefault("own", list(splits.shifts))
+                cells += [f"{place}/{part}" for part in matching]
+            if cells:
+                found[title] = cells
+        case.tests = found
+
+    def _other_set(self, case: Case, name: str) -> tuple[str, list[str]] | None:
+        if name not in case.sets:
+            try:
+                splits = datasets.load(name, root=self.root)
+            except ValueError as error:
+                self.left_out.append(f"{case.name} under {name} is left out: {error}")
+                return None
+            case.sets[name] = list(splits.shifts)
+        return _folder(name), case.sets[name]
+
+    def case(self, name: str) -> Case:
+        """A case by what tables call it."""
+        return next(case for case in self.cases if case.name == name)
+
+    def splits(self, case: Case) -> Splits:
+        """The whole data of a case; the last one asked for is kept in memory."""
+        if self._splits is None or self._splits[0] != case.name:
+            self._splits = None  # before the next one is loaded
+            recipe = self.base_recipe(case)
+            self._splits = (case.name, datasets.load(recipe.dataset, root=self.root))
+        return self._splits[1]
+
+    def digest(self, case: Case, recipe: Recipe) -> str:
+        """The hash of what a recipe takes of a data set."""
+        key = (case.name, recipe.subset.model_dump_json())
+        if key not in self._digests:
+            self._digests[key] = splits_for(recipe, self.splits(case), self.root).digest()
+        return self._digests[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes get: everything but the data."""
+        return {**vars(self), "_splits": None}
+
+    def base_recipe(self, case: Case) -> Recipe:
+        """The recipe of a data set, before a method changes it."""
+        return self._load(case.recipe, case.overrides)
+
+    # Methods, points, runs
+
+    def methods(self, case: Case) -> list[Method]:
+        """The methods of a data set, those that are made of others included."""
+        return self.experiment.of_row(case.row)
+
+    def trained(self, case: Case) -> list[Method]:
+        """The methods that are trained."""
+        return [method for method in self.methods(case) if method.of is None]
+
+    def grids(self, case: Case) -> _grids.Grids:
+        """The named grids, as a data set has them."""
+        return {**self.experiment.grids, **case.row.grids}
+
+    def axes(self, case: Case, method: Method) -> list[_grids.Axis]:
+        """The grids of a method on a data set."""
+        return self.experiment.axes(method, self.grids(case))
+
+    def points(self, case: Case, method: Method) -> list[Point]:
+        """Every point of a method's grid."""
+        return _grids.points(self.axes(case, method))
+
+    def job(self, case: Case, method: Method, point: Point, seed: int) -> Job:
+        """One training."""
+        return Job(case.name, method.title, key_of(point), seed)
+
+    def recipe(self, job: Job) -> Recipe:
+        """What a training is."""
+        if job not in self._recipes:
+            self._recipes[job] = self._recipe(job)
+        return self._recipes[job]
+
+    def _recipe(self, job: Job) -> Recipe:
+        case, method = self.case(job.case), self.experiment.method(job.method)
+        grids, point = self.grids(case), dict(job.point)
+        loss = _grids.fill("loss", method.loss or "", point, grids)
+        changes = []
+        for key, value in method.settings.items():
+            if isinstance(value, str) and "{" in value:
+                value = _grids.literal(_grids.fill(key, value, point, grids), key)
+            changes.append(f"{key}={json.dumps(value)}")
+        if method.p_of is not None:
+            changes += self._control(case, method.p_of)
+        overrides = [*case.overrides, *changes]
+        if self.experiment.kind == "convergence":
+            overrides.append('epoch_predictions=["test"]')
+        try:
+            # The recipe's own loss would be checked against settings that are not meant for it.
+            found = self._load(case.recipe, overrides, loss=half_of(loss, 2), seed=job.seed)
+            if half_of(loss, 2) != loss:
+                steps = _steps(found, found.subset.train or case.samples)
+                found = self._load(case.recipe, overrides, loss=half_of(loss, steps), seed=job.seed)
+        except ValueError as error:
+            raise ValueError(f"method {method.title!r}: {error}") from None
+        return found.resolved()
+
+    def _control(self, case: Case, name: str) -> list[str]:
+        """Settings of the paper's table 8: the dropout selected for MACC, one mask a step, MACC's schedule."""
+        selected = self.chosen(case, self.experiment.method(name), "val_accuracy")
+        assert selected is not None  # noqa: S101 - asked for only when it is
+        recipe = self.recipe(self.job(case, self.experiment.method(name), selected, 0))
+        assert isinstance(recipe.head, Head)  # noqa: S101 - a method whose head.p is set has one
+        changes = [f"head.p={recipe.head.p}", "head.samples=1"]
+        if isinstance(recipe.schedule, MultiStep):
+            factor = recipe.schedule.last_factor
+            changes.append(f"schedule.last_factor={LAST_FACTOR_WITH_HEAD if factor == 'auto' else factor}")
+        return changes
+
+    def run(self, job: Job) -> Run:
+        """The folder of a training, whether it exists or not."""
+        if job not in self._runs:
+            recipe = self.recipe(job)
+            key = run_hash(recipe, self.digest(self.case(job.case), recipe))
+            self._runs[job] = Run(run_path(self.out, recipe, key))
+        return self._runs[job]
+
+    def run_in(self, folder: str) -> Run:
+        """A run by the name of its folder."""
+        return Run(self.out / folder)
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of every method."""
+        return range(self.experiment.seeds)
+
+    def search_seeds(self, points: int) -> range:
+        """The seeds that every point of a grid is trained with."""
+        alone = points == 1 or self.experiment.grid_seeds == "all"
+        return self.seeds if alone else range(1)
+
+    # What validation says
+
+    def scores(self, run: Run) -> dict[str, float]:
+        """Accuracy, NLL, ECE and SCE on validation, of the epoch a finished run kept."""
+        if run.path not in self._scores:
+            history = run.history
+            epoch = chosen_epoch(history, run.recipe.selection)
+            self._scores[run.path] = {
+                key.removeprefix("val/"): value
+                for key, value in history[epoch - 1].items()
+                if key.startswith("val/")
+            }
+        return self._scores[run.path]
+
+    def ready(self, case: Case, method: Method) -> bool:
+        """Whether it is known what a method's trainings are: the control waits for the dropout rate it takes."""
+        if method.p_of is None:
+            return True
+        return self.chosen(case, self.experiment.method(method.p_of), "val_accuracy") is not None
+
+    def open_points(self, case: Case, method: Method) -> list[Job]:
+        """The trainings of a grid that are neither finished nor given up."""
+        points = self.points(case, method)
+        jobs = [self.job(case, method, p, seed) for p in points for seed in self.search_seeds(len(points))]
+        return [job for job in jobs if job not in self.failed and not self.run(job).finished]
+
+    def chosen(self, case: Case, method: Method, rule: Rule) -> Point | None:
+        """The point that a rule selects by validation alone, once every point is done; ties as in the paper.
+
+        The best validation accuracy or NLL; of equal ones the smaller weight of the penalties, then the smaller
+        dropout rate, then the first of the grid.
+        """
+        if not self.ready(case, method):
+            return None
+        points = self.points(case, method)
+        if len(points) == 1:
+            return points[0]
+        if (case.name, method.title) not in self.searched and self.open_points(case, method):
+            return None
+        ranked = []
+        for index, point in enumerate(points):
+            jobs = [self.job(case, method, point, seed) for seed in self.search_seeds(len(points))]
+            runs = [self.run(job) for job in jobs]
+            if not all(run.finished for run in runs):
+                continue
+            values = [self.scores(run)[rule.removeprefix("val_")] for run in runs]
+            mean = math.fsum(values) / len(values)
+            recipe = self.recipe(jobs[0])
+            p = recipe.head.p if isinstance(recipe.head, Head) else 0.0
+            ranked.append((-mean if rule == "val_accuracy" else mean, _weight(recipe.loss), p, index))
+        return points[min(ranked)[-1]] if ranked else None
+
+    def chosen_runs(self, case: Case, method: Method, rule: Rule) -> list[Job]:
+        """The trainings that stand for a method, one for each seed; none before they are known."""
+        point = self.chosen(case, method, rule)
+        return [] if point is None else [self.job(case, method, point, seed) for seed in self.seeds]
+
+    def is_searched(self, method: Method, case: Case) -> bool:
+        """Whether Optuna goes through a method's points: there are several."""
+        return _grids.count(self.axes(case, method)) > 1
+
+    def open_repeats(self, case: Case, method: Method) -> list[Job]:
+        """Trainings of selected points with the seeds that took no part in selection."""
+        wanted = dict.fromkeys(job for rule in RULES for job in self.chosen_runs(case, method, rule))
+        return [job for job in wanted if job not in self.failed and not self.run(job).finished]
+
+    def finished(self, case: Case) -> int:
+        """How many of the trainings that are known so far are done."""
+        jobs: dict[Job, None] = {}
+        for method in self.trained(case):
+            if not self.ready(case, method):
+                continue
+            points = self.points(case, method)
+            for point in points:
+                for seed in self.search_seeds(len(points)):
+                    jobs[self.job(case, method, point, seed)] = None
+            for rule in RULES:
+                jobs.update(dict.fromkeys(self.chosen_runs(case, method, rule)))
+        return len({self.run(job).path for job in jobs if self.run(job).finished})
+
+    def is_open(self) -> bool:
+        """Whether something is left to train or to predict."""
+        for case in self.cases:
+            for method in self.trained(case):
+                if not self.ready(case, method):
+                    continue  # what it waits for is open, or failed
+                unsearched = (case.name, method.title) not in self.searched
+                if (unsearched and self.open_points(case, method)) or self.open_repeats(case, method):
+                    return True
+            if any(self.predictions_missing(case)):
+                return True
+        return False
+
+    def predictions_missing(self, case: Case) -> Iterator[tuple[Job, str]]:
+        """Selected runs whose predictions on shifted data are not there, with the data set."""
+        for method in self.trained(case):
+            for job in dict.fromkeys(job for rule in RULES for job in self.chosen_runs(case, method, rule)):
+                run = self.run(job)
+                if not run.finished or job in self.failed:
+                    continue
+                for name, parts in case.sets.items():
+                    folder = run.path / "predictions" / self.folder(case, name)
+                    if not all((folder / f"{part}.npz").is_file() for part in parts):
+                        yield job, name
+                for passes in self.passes(case, method):
+                    if not (run.path / "predictions" / f"{mc_name(passes)}.npz").is_file():
+                        yield job, mc_name(passes)
+
+    def passes(self, case: Case, method: Method) -> list[int]:
+        """The numbers of dropout passes that something made of a method asks for."""
+        return [
+            other.passes
+            for other in self.methods(case)
+            if other.of == method.title and other.passes is not None
+        ]
+
+    def folder(self, case: Case, name: str) -> str:
+        """Where the predictions of a data set lie in a run."""
+        return _folder(self.splits(case).name if name == "own" else name)
+
+    def shifted(self, case: Case, name: str) -> Splits:
+        """The data set to predict, as small as the recipe's subset says."""
+        recipe = self.base_recipe(case)
+        if name == "own":
+            return splits_for(recipe, self.splits(case), self.root)
+        other = datasets.load(name, root=self.root)
+        if recipe.subset.test is None:
+            return other
+        cut = {
+            key: part.subset(min(recipe.subset.test, len(part)), seed=recipe.subset.seed)
+            for key, part in other.shifts.items()
+        }
+        return replace(other, shifts=cut)
+
+
+def mc_name(passes: int) -> str:
+    """The predictions of the test split averaged over passes with dropout on."""
+    return f"test-{passes}-passes"
+
+
+def fit(plan: Plan, job: Job, **options: Any) -> Run:
+    """Train a job, unless it is finished."""
+    case = plan.case(job.case)
+    return training.fit(plan.recipe(job), data=plan.splits(case), out=plan.out, **options)
+
+
+def _folder(name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower())
+
+
+def _own_tests(splits: Splits) -> dict[str, list[str]]:
+    """In domain, and one test for each kind of shift, over its levels."""
+    kinds = dict.fromkeys(re.sub(r"-\d+$", "", name) for name in splits.shifts)
+    found = {"test": ["test"]}
+    for kind in kinds:
+        levels = [name for name in splits.shifts if re.fullmatch(rf"{re.escape(kind)}(-\d+)?", name)]
+        found[kind] = [f"own/{name}" for name in levels]
+    return found
+
+
+def _steps(recipe: Recipe, samples: int) -> int:
+    batches = samples / recipe.batch_size
+    each = math.floor(batches) if recipe.drop_last else math.ceil(batches)
+    return each * recipe.accumulate * recipe.epochs
+
+
+def _weight(loss: str) -> float:
+    criterion = losses.parse(loss)
+    penalties = getattr(criterion, "penalties", ())
+    return math.fsum(float(weighted.weight) for weighted in penalties)

@@ -1,0 +1,276 @@
+"""Grids through Optuna: a record of every point, shared by any number of workers on any number of machines.
+
+A run's folder decides who trains it; Optuna decides who tries. A worker that dies stops its heartbeat, and
+another one gets its trial.
+"""
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from filelock import FileLock
+
+from macc.experiments._file import Method
+from macc.experiments._grids import Point, Value
+from macc.experiments._runs import Case, Job, Plan
+
+if TYPE_CHECKING:
+    import optuna
+
+HEARTBEAT_SECONDS = 10
+LOCK_SECONDS = 120
+MAX_RETRIES = 3
+_DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {
+    "accuracy": "maximize",
+    "nll": "minimize",
+    "sce": "minimize",
+}
+
+OnEpoch = Callable[[Mapping[str, Any]], None]
+Train = Callable[[Job, OnEpoch | None], None]
+
+
+class GivenUp(Exception):  # noqa: N818 - no error: the pruner's verdict
+    """A point lags behind the others."""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna's heartbeats are experimental by name; its log is ours to tell."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+def hidden(address: str) -> str:
+    """A storage address without its password.
+
+    Example:
+        >>> hidden("postgresql://me:secret@host/grids")
+        'postgresql://me:***@host/grids'
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return address
+    user, at, place = rest.rpartition("@")
+    name, colon, _ = user.partition(":")
+    query = place.partition("?")[0]
+    return f"{scheme}://{name}{':***' if colon else ''}{at}{query}"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the experiment's folder while tables are created or points are enqueued."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".study.lock", timeout=LOCK_SECONDS):
+        yield
+
+
+def open_storage(
+    address: str, folder: Path, *, heartbeat: int = HEARTBEAT_SECONDS
+) -> "optuna.storages.RDBStorage":
+    """Connect to a database of Optuna, creating its tables if nobody has.
+
+    Args:
+        address: ``sqlite:///FILE``, ``postgresql://USER:PASSWORD@HOST/DATABASE`` or ``mysql://…``.
+        folder: The experiment's folder, for the lock.
+        heartbeat: Seconds between signs of life; after three of them a worker is dead.
+    """
+    try:
+        import optuna
+        from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+    except ImportError:
+        raise ValueError("a grid needs Optuna: pip install 'macc-torch[sweep]'") from None
+    if "://" not in address:
+        raise ValueError("--storage must be an address such as postgresql://user@host/database")
+    full = address.replace("postgresql://", "postgresql+psycopg://", 1)
+    with _quiet(), locked(folder):
+        try:
+            return optuna.storages.RDBStorage(
+                full,
+                engine_kwargs={"connect_args": {"timeout": 60}} if full.startswith("sqlite") else {},
+                heartbeat_interval=heartbeat,
+                grace_period=3 * heartbeat,
+                heartbeat_stale_trial_callback=_enqueued_again,
+            )
+        except ImportError as error:
+            raise ValueError(
+                f"{hidden(address)} needs a driver that is not installed ({error.name}): "
+                "pip install 'macc-torch[sweep]' has the one of PostgreSQL"
+            ) from None
+        except ArgumentError:
+            raise ValueError(f"{hidden(address)} is no address of a database") from None
+        except SQLAlchemyError as error:
+            reason = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]
+            raise ValueError(f"cannot use {hidden(address)}: {_without_secret(reason, address)}") from None
+
+
+def close_storage(storage: "optuna.storages.RDBStorage") -> None:
+    """Give the connections back."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def _without_secret(text: str, address: str) -> str:
+    secret = address.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    return text.replace(secret, "***") if secret else text
+
+
+def _enqueued_again(study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
+    """Give a dead worker's point to the next one, unless it keeps killing them."""
+    point = trial.user_attrs.get("point")
+    deaths = trial.user_attrs.get("deaths", 0) + 1
+    if point is not None and deaths <= MAX_RETRIES:
+        study.enqueue_trial(point, user_attrs={"point": point, "deaths": deaths})
+
+
+class GridStudy:
+    """The trials of one method on one data set.
+
+    Args:
+        plan: The experiment.
+        case: The data set.
+        method: The method, with at least two points.
+        storage: The database.
+        folder: The experiment's folder, for the lock under which points are enqueued.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        case: Case,
+        method: Method,
+        storage: "optuna.storages.RDBStorage",
+        folder: Path,
+    ) -> None:
+        import optuna
+
+        self.plan, self.case, self.method, self.folder = plan, case, method, folder
+        self.search = plan.experiment.search
+        self.axes = plan.axes(case, method)
+        self.points = plan.points(case, method)
+        jobs = [plan.job(case, method, point, 0) for point in (self.points[0], self.points[-1])]
+        identity: list[Any] = [[axis.name, list(axis.values)] for axis in self.axes]
+        identity += [str(plan.run(job).path.name) for job in jobs]
+        identity += [self.search.model_dump(), plan.experiment.seeds, plan.experiment.grid_seeds]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+        self.name = f"{plan.experiment.name}/{plan.experiment.scale}/{case.name}/{method.title}/{digest}"
+        prune = self.search.prune
+        with _quiet(), locked(folder):
+            self.study = optuna.create_study(
+                study_name=self.name,
+                storage=storage,
+                load_if_exists=True,
+                directions=[_DIRECTIONS[name] for name in self.search.objectives],
+                sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5)
+                if self.search.sampler == "tpe"
+                else optuna.samplers.RandomSampler(seed=0),
+                pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
+            )
+
+    def enqueue(self) -> None:
+        """Put every point into the queue that is not in it, nor done; under a lock, so that it is once."""
+        if self.search.sampler != "grid":
+            return
+        with locked(self.folder), _quiet():
+            trials = self.study.get_trials(deepcopy=False)
+            there = [trial.user_attrs.get("point") for trial in trials if trial.state.name != "FAIL"]
+            for point in self.points:
+                if point not in there:
+                    self.study.enqueue_trial(point, user_attrs={"point": point})
+
+    def states(self) -> list[str]:
+        """The state of every trial."""
+        return [trial.state.name for trial in self.study.get_trials(deepcopy=False)]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a point for another worker."""
+        states = self.states()
+        if self.search.trials is None:
+            return "WAITING" in states
+        return "WAITING" in states or len(states) - states.count("FAIL") < self._wanted
+
+    @property
+    def _wanted(self) -> int:
+        return min(self.search.trials or 0, len(self.points))
+
+    @property
+    def done(self) -> bool:
+        """Whether every point has been tried and nobody is at one."""
+        return not self.waiting and "RUNNING" not in self.states()
+
+    def return_the_dead(self) -> None:
+        """Put the points of workers that have stopped breathing back into the queue."""
+        import optuna
+
+        with _quiet():
+            optuna.storages.fail_stale_trials(self.study)
+
+    def work(self, train: Train) -> bool:
+        """Try one point, if one waits; whether there was one."""
+        if not self.waiting:
+            self.return_the_dead()
+            if not self.waiting:
+                return False
+        with _quiet():
+            try:
+                self.study.optimize(
+                    lambda trial: self._objective(trial, train), n_trials=1, catch=(ValueError,)
+                )
+            except ValueError as error:
+                # Another worker took this one for dead, trained or found the same run, and has told its result.
+                if not str(error).startswith("Cannot tell"):
+                    raise
+        return True
+
+    def _objective(self, trial: "optuna.Trial", train: Train) -> list[float]:
+        import optuna
+
+        if self.search.sampler == "grid" and "point" not in trial.user_attrs:
+            trial.set_user_attr("duplicate", True)
+            raise optuna.TrialPruned("another worker took the last point")
+        point: Point = {
+            axis.name: cast("Value", trial.suggest_categorical(axis.name, axis.values)) for axis in self.axes
+        }
+        jobs = [
+            self.plan.job(self.case, self.method, point, seed)
+            for seed in self.plan.search_seeds(len(self.points))
+        ]
+        trial.set_user_attr("point", point)
+        trial.set_user_attr("runs", [self.plan.run(job).path.name for job in jobs])
+        found = []
+        for index, job in enumerate(jobs):
+            on_epoch = self._reporter(trial) if self.search.prune and index == 0 else None
+            try:
+                train(job, on_epoch)
+            except GivenUp:
+                raise optuna.TrialPruned("behind the median") from None
+            if job in self.plan.failed:
+                raise ValueError(self.plan.failed[job])
+            found.append(self.plan.scores(self.plan.run(job)))
+        return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
+
+    def _reporter(self, trial: "optuna.Trial") -> OnEpoch:
+        name = self.search.objectives[0]
+
+        def report(row: Mapping[str, Any]) -> None:
+            trial.report(row[f"val/{name}"], row["epoch"])
+            if trial.should_prune():
+                raise GivenUp
+
+        return report
+
+    def front(self) -> list[tuple[Point, list[float]]]:
+        """The points that no other beats in both objectives, with their values."""
+        if len(self.search.objectives) < 2:
+            return []
+        return [(dict(trial.params), list(trial.values)) for trial in self.study.best_trials]

@@ -1,0 +1,301 @@
+"""Workers: processes that take one open training after another until nothing is left.
+
+What is open is read from the run folders alone, so workers need no leader, may come, go and die, and an
+experiment that was stopped goes on with what is missing.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from macc import training
+from macc.experiments._file import Method
+from macc.experiments._runs import Case, Job, Plan, fit, mc_name
+from macc.experiments._study import HEARTBEAT_SECONDS, GridStudy, OnEpoch, close_storage, open_storage
+from macc.training.runs import locked
+
+if TYPE_CHECKING:
+    import optuna
+
+PAUSE_SECONDS = 0.3
+Event = tuple[str, Any]
+Tell = Callable[[Event], None]
+
+
+class Worker:
+    """One process's share of an experiment.
+
+    Args:
+        plan: The experiment.
+        folder: The experiment's folder.
+        storage: Address of the database for grids.
+        tell: Hears what happens: ``("begin", text)``, ``("done", text)``, ``("failed", (job, reason))``.
+        heartbeat: Seconds between signs of life in the database.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, storage: str, tell: Tell, *, heartbeat: int = HEARTBEAT_SECONDS
+    ) -> None:
+        self.plan, self.folder, self.address, self.tell = plan, folder, storage, tell
+        self.heartbeat = heartbeat
+        self.studies: dict[tuple[str, str], GridStudy] = {}
+        self.storage: optuna.storages.RDBStorage | None = None
+
+    def run(self) -> None:
+        """Work until nothing is open."""
+        try:
+            while True:
+                did, waiting = self._round()
+                if not did and not waiting:
+                    return
+                if not did:
+                    time.sleep(PAUSE_SECONDS)
+        finally:
+            if self.storage is not None:
+                close_storage(self.storage)
+
+    def _round(self) -> tuple[bool, bool]:
+        """One look at everything: whether something was done, and whether others are at something."""
+        did = waiting = False
+        for case in self.plan.cases:
+            for method in self.plan.trained(case):
+                if not self.plan.ready(case, method):
+                    waiting |= not self.hopeless(case, method)
+                    continue
+                for state in self._method(case, method):
+                    did |= state
+                    waiting |= not state
+            for job, name in self.plan.predictions_missing(case):
+                done = self._predict(case, job, name)
+                did |= done
+                waiting |= not done
+        return did, waiting
+
+    def hopeless(self, case: Case, method: Method) -> bool:
+        """Whether what a control waits for will never be known, because every training of it failed."""
+        target = self.plan.experiment.method(method.p_of or "")
+        return self._searched(case, target) and self.plan.chosen(case, target, "val_accuracy") is None
+
+    def _searched(self, case: Case, method: Method) -> bool:
+        key = (case.name, method.title)
+        if key not in self.plan.searched and not self.plan.open_points(case, method):
+            self._note_searched(key)
+        return key in self.plan.searched
+
+    def _note_searched(self, key: tuple[str, str]) -> None:
+        self.plan.searched.add(key)
+        self.tell(("searched", key))
+
+    def _method(self, case: Case, method: Method) -> Iterator[bool]:
+        """Try what is open of a method; for each, whether this worker did it."""
+        if self.plan.is_searched(method, case) and not self._searched(case, method):
+            study = self.study(case, method)
+            tried = study.work(self._wait_and_train)
+            if not tried and study.done:
+                self._note_searched((case.name, method.title))
+                tried = True
+            yield tried
+            return
+        jobs = self.plan.open_points(case, method) or self.plan.open_repeats(case, method)
+        for job in jobs:
+            yield self._train(job)
+
+    def study(self, case: Case, method: Method) -> GridStudy:
+        """The trials of a method on a data set."""
+        key = (case.name, method.title)
+        if key not in self.studies:
+            if self.storage is None:
+                self.storage = open_storage(self.address, self.folder, heartbeat=self.heartbeat)
+            self.studies[key] = GridStudy(self.plan, case, method, self.storage, self.folder)
+            self.studies[key].enqueue()
+        return self.studies[key]
+
+    def _wait_and_train(self, job: Job, on_epoch: OnEpoch | None) -> None:
+        """Train, or wait for the worker that is at it."""
+        while job not in self.plan.failed and not self.plan.run(job).finished:
+            if not self._train(job, on_epoch):
+                time.sleep(PAUSE_SECONDS)
+
+    def _train(self, job: Job, on_epoch: OnEpoch | None = None) -> bool:
+        """Train; false if another worker is at it."""
+        run = self.plan.run(job)
+        if run.finished:
+            return True
+        try:
+            with locked(run.path):
+                pass
+        except training.Busy:
+            return False
+        self.tell(("begin", job.text))
+        epochs = self.plan.recipe(job).epochs
+
+        def each(row: Mapping[str, Any]) -> None:
+            self.tell(("epoch", (job.text, row["epoch"], epochs)))
+            if on_epoch is not None:
+                on_epoch(row)
+
+        try:
+            found = fit(self.plan, job, on_epoch=each)
+        except training.Busy:
+            return False
+        except ValueError as error:
+            self.plan.failed[job] = str(error)
+            self.tell(("failed", (job, str(error))))
+            return True
+        if found.path != run.path:
+            raise RuntimeError(f"{found.path} was trained where {run.path} was planned")
+        self.tell(("done", job.text))
+        return True
+
+    def _predict(self, case: Case, job: Job, name: str) -> bool:
+        """Predict shifted data with a selected run; false if another worker has it."""
+        run = self.plan.run(job)
+        try:
+            with locked(run.path):
+                if name.startswith("test-"):
+                    passes = next(p for p in self._passes(case, job) if mc_name(p) == name)
+                    training.predict(run, passes=passes, root=self.plan.root)
+                else:
+                    training.predict(run, data=self.plan.shifted(case, name), root=self.plan.root)
+        except training.Busy:
+            return False
+        return True
+
+    def _passes(self, case: Case, job: Job) -> list[int]:
+        return self.plan.passes(case, self.plan.experiment.method(job.method))
+
+
+def execute(
+    plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, *, heartbeat: int = HEARTBEAT_SECONDS
+) -> None:
+    """Do all that is open of an experiment.
+
+    Args:
+        plan: The experiment, looked at.
+        folder: The experiment's folder.
+        storage: Address of the database for grids.
+        workers: Processes; with one, this process does it.
+        tell: Hears what happens.
+        heartbeat: Seconds between signs of life in the database.
+    """
+    if not plan.is_open():
+        return
+    if workers == 1:
+        Worker(plan, folder, storage, tell, heartbeat=heartbeat).run()
+    else:
+        _with_processes(plan, folder, storage, workers, tell, heartbeat)
+    if plan.is_open():
+        raise ValueError(
+            "some trainings are still open, because their workers died; give the same command again"
+        )
+
+
+def _with_processes(plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, heartbeat: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    events: Any = context.Queue()
+    with _threads(max(1, (os.cpu_count() or 1) // workers)):
+        processes = [
+            context.Process(target=_process, args=(plan, folder, storage, events, heartbeat))
+            for _ in range(workers)
+        ]
+        for process in processes:
+            process.start()
+    with _forwarded(processes):
+        told_dead: set[int | None] = set()
+        while True:
+            alive = any(process.is_alive() for process in processes)
+            _listen(events, plan, tell)
+            for process in processes:
+                if process.exitcode not in (None, 0) and process.pid not in told_dead:
+                    told_dead.add(process.pid)
+                    tell(
+                        ("say", f"a worker ended with code {process.exitcode}; the others take over its work")
+                    )
+            if not alive:
+                break
+    for process in processes:
+        process.join()
+    _listen(events, plan, tell)
+
+
+def _listen(events: Any, plan: Plan, tell: Tell) -> None:
+    """Pass on what workers told, for as long as there is something, half a second at least."""
+    try:
+        while True:
+            kind, content = events.get(timeout=0.3)
+            if kind == "error":
+                raise ValueError(content)
+            if kind == "failed":
+                plan.failed[content[0]] = content[1]
+            if kind == "searched":
+                plan.searched.add(content)
+            tell((kind, content))
+    except queue.Empty:
+        return
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Processes started here compute with this many threads; they must not fight over the cores."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def _forwarded(processes: Sequence[BaseProcess]) -> Iterator[None]:
+    """SIGINT and SIGTERM make the workers stop at their next step and write where they are."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise training.Interrupted("stopped; what is done is kept, and the same command goes on", number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+        for process in processes:
+            process.join()
+
+
+def _process(plan: Plan, folder: Path, storage: str, events: Any, heartbeat: int) -> None:
+    """The life of a worker process."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # the terminal's Ctrl-C is for the process that started it
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        Worker(plan, folder, storage, events.put, heartbeat=heartbeat).run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except ValueError as error:
+        events.put(("error", str(error)))
+        sys.exit(2)
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

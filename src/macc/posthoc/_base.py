@@ -1,0 +1,310 @@
+"""What every calibrator is: fitted when it exists, frozen, logits in and probabilities out, JSON on disk."""
+
+import json
+import math
+import types
+import typing
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from macc.metrics._files import write_whole
+from macc.metrics._inputs import Array, like, predictions, score_rows
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+# 2 MB of float64: what follows on a block finds it in the cache.
+_BLOCK_ELEMENTS = 2**18
+# A matrix of 1 000 classes takes 20 MB.
+_LARGEST_FILE = 2**28
+_FORMAT = 1
+
+
+def parameter(*shape: int | str) -> Any:
+    """A dataclass field that holds a float64 array of this shape; "K" is the number of classes, "*" anything."""
+    return field(metadata={"shape": shape})
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrator(ABC):
+    """A fitted map from logits to probabilities; see the methods of :mod:`macc.posthoc`.
+
+    ``notes`` says what was unusual about the fit, a sentence each.
+    """
+
+    num_classes: int
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+
+    keeps_argmax: ClassVar[bool] = False
+    """Whether the predicted class, the first of the largest, is the same before and after."""
+    holds_identity: ClassVar[bool] = False
+    """Whether some choice of parameters leaves the model's probabilities as they are."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            object.__setattr__(self, item.name, _checked(type(self).__name__, item, self))
+        self._check()
+
+    def __call__(self, logits: Array) -> Any:
+        """Calibrated probabilities.
+
+        Args:
+            logits: ``(N, K)``, or ``(N,)`` of class 1 of two; torch, numpy or nested lists.
+
+        Returns:
+            Probabilities of the same shape, kind and precision (float32 where half was given), a
+            vector holding those of class 1.
+        """
+        return self._apply(logits)
+
+    def save(self, path: Path | str) -> None:
+        """Write the calibrator as JSON, whole or not at all; :func:`load` reads it."""
+        text = json.dumps(self.to_dict(), allow_nan=False)
+        with write_whole(Path(path)) as file:
+            file.write(text.encode() + b"\n")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The calibrator as what JSON can hold."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+        return {"macc_calibrator": _FORMAT, "method": type(self).__name__, **plain}
+
+    @abstractmethod
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        """Logarithms of the probabilities of some rows, float64 ``(N, K)`` in and out; may overwrite them."""
+
+    def _check(self) -> None:  # noqa: B027
+        """Refuse values of the fields that cannot come from a fit; nothing more to refuse by default."""
+
+    def _apply(self, logits: Array, *more: Tensor) -> Any:
+        """Map rows a block at a time; ``more`` holds tensors ``(N, …)`` that go along with the rows."""
+        rows = score_rows(logits, from_logits=True)
+        if rows.shape[1] != self.num_classes:
+            raise ValueError(
+                f"logits has {rows.shape[1]} classes, and this {type(self).__name__} was fitted to {self.num_classes}"
+            )
+        check_finite(rows)
+        single = torch.float64 if rows.dtype == torch.float64 else torch.float32
+        result = torch.empty(rows.shape, dtype=single, device=rows.device)
+        for part in blocks(rows):
+            done = result[part]
+            done.copy_(self._log_probs(rows[part].double(), *(each[part] for each in more)).exp_())
+            if self.keeps_argmax:
+                _keep_argmax(rows[part], done)
+        vector = (logits.ndim if isinstance(logits, Tensor) else np.ndim(logits)) == 1
+        return like(result[:, 1] if vector else result, logits)
+
+
+Fitted = TypeVar("Fitted", bound=Calibrator)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Checked logits ``(N, K)`` and labels ``(N,)`` to fit to."""
+
+    logits: Tensor
+    labels: Tensor
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.logits)
+
+    @property
+    def num_classes(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def counts(self) -> Tensor:
+        """How many samples each class has, ``(K,)``."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some rows of logits, a float64 copy that may be overwritten, and their labels, until all were given."""
+        for part in blocks(self.logits):
+            rows = self.logits[part]
+            yield rows.clone() if rows.dtype == torch.float64 else rows.double(), self.labels[part]
+
+    def nll(self, calibrator: Calibrator | None = None) -> float:
+        """Mean negative log-likelihood of the labels, of the model itself or after a calibrator."""
+        total = 0.0
+        for rows, labels in self.blocks():
+            log_probs = rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows)
+            total -= float(log_probs.gather(1, labels[:, None]).sum())
+        return total / self.num_samples
+
+
+def sample(logits: Array, labels: Array) -> Sample:
+    """Check what a calibrator is to be fitted to."""
+    given = predictions(logits, labels, from_logits=True)
+    check_finite(given.scores)
+    return Sample(given.scores, given.labels)
+
+
+def blocks(rows: Tensor) -> Iterator[slice]:
+    """Neighbouring rows that fit into the cache together."""
+    step = max(1, _BLOCK_ELEMENTS // rows.shape[1])
+    return (slice(start, start + step) for start in range(0, len(rows), step))
+
+
+def check_finite(logits: Tensor) -> None:
+    """Refuse logits that are not finite numbers."""
+    low, high = logits.aminmax()
+    if math.isfinite(low) and math.isfinite(high):
+        return
+    row, column = (~logits.isfinite()).nonzero()[0].tolist()
+    raise ValueError(
+        f"logits[{row}, {column}] is {logits[row, column].item()}; remove the sample or repair what wrote it"
+    )
+
+
+def accept(fitted: Fitted, data: Sample) -> Fitted:
+    """Give a fit back with its notes as warnings, or refuse it where doing nothing would be better."""
+    if fitted.holds_identity:
+        before, after = data.nll(), data.nll(fitted)
+        # Sums of many terms differ in their last digits.
+        if not after <= before + 1e-9 * (1 + abs(before)):
+            raise ValueError(
+                f"{type(fitted).__name__} makes its own validation data worse (NLL {before:.6g} before, "
+                f"{after:.6g} after) and is refused; use Temperature, or more validation samples"
+            )
+    for note in fitted.notes:
+        warnings.warn(f"{type(fitted).__name__}: {note}", stacklevel=3)
+    return fitted
+
+
+def load(path: Path | str) -> Calibrator:
+    """Read a calibrator that :meth:`Calibrator.save` wrote; nothing in the file can run code.
+
+    Args:
+        path: The JSON file.
+
+    Returns:
+        The calibrator, equal to the one saved to the last digit.
+
+    Example:
+        >>> from macc import posthoc
+        >>> fitted = posthoc.Temperature.fit([[4.0, 0.0], [0.0, 5.0], [3.0, 0.0]], [0, 1, 1])
+        >>> folder = getfixture("tmp_path")
+        >>> fitted.save(folder / "calibrator.json")
+        >>> posthoc.load(folder / "calibrator.json").temperature == fitted.temperature
+        True
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ValueError(f"{path} is larger than any calibrator ({_LARGEST_FILE >> 20} MB)")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a calibrator: it is no text") from None
+    try:
+        content = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{path} is not a calibrator: {reason}") from None
+    try:
+        return from_dict(content)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a calibrator: {error}") from None
+
+
+def from_dict(content: Any) -> Calibrator:
+    """The calibrator that :meth:`Calibrator.to_dict` described."""
+    if not isinstance(content, dict) or content.get("macc_calibrator") != _FORMAT:
+        raise ValueError(f"it does not say 'macc_calibrator': {_FORMAT}")
+    known = methods()
+    name = content.get("method")
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"no method is called {_short(name)}; there are {', '.join(known)}")
+    names = {item.name for item in fields(known[name])}
+    given = set(content) - {"macc_calibrator", "method"}
+    if given - names:
+        raise ValueError(f"{name} has no field {_short(min(given - names))}")
+    if names - given:
+        raise ValueError(f"{name} lacks the field {min(names - given)!r}")
+    return known[name](**{key: content[key] for key in names})
+
+
+def methods() -> dict[str, type[Calibrator]]:
+    """Every calibrator of the namespace by its name."""
+    from macc import posthoc
+
+    return {
+        name: value
+        for name, value in vars(posthoc).items()
+        if isinstance(value, type) and issubclass(value, Calibrator) and value is not Calibrator
+    }
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _checked(owner: str, item: Field[Any], values: object) -> Any:
+    """The value of a field in the type it is declared to have, or an error that names it."""
+    value, name = getattr(values, item.name), f"{owner}.{item.name}"
+    if "shape" in item.metadata:
+        return _array(name, value, item.metadata["shape"], vars(values))
+    wanted = item.type
+    optional = isinstance(wanted, types.UnionType)
+    if optional:
+        if value is None:
+            return None
+        wanted = next(each for each in typing.get_args(wanted) if each is not type(None))
+    if wanted is float and isinstance(value, float | int) and not isinstance(value, bool):
+        if abs(value) <= 1e300:
+            return float(value)
+        raise ValueError(f"{name} must be a finite number")
+    if wanted is int and isinstance(value, int) and not isinstance(value, bool):
+        if item.name == "num_classes" and not 2 <= value <= 10**7:
+            raise ValueError(f"{name} must lie between 2 and 10 million, got {_short(value)}")
+        return value
+    if wanted in (bool, str) and isinstance(value, typing.cast("type", wanted)):
+        return value
+    texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    if wanted == tuple[str, ...] and texts:
+        return tuple(value)
+    raise ValueError(f"{name} cannot be {_short(value)}")
+
+
+def _array(name: str, value: Any, shape: tuple[int | str, ...], values: Mapping[str, Any]) -> Floats:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a rectangular array of numbers") from None
+    if array.dtype.kind not in "iuf":
+        # An empty list says nothing of its type; booleans and texts are not numbers.
+        raise ValueError(f"{name} must be an array of numbers")
+    array = np.array(array, dtype=np.float64)
+    expected = tuple(values["num_classes"] if side == "K" else side for side in shape)
+    if array.ndim != len(expected) or any(
+        side not in ("*", size) for side, size in zip(expected, array.shape, strict=True)
+    ):
+        raise ValueError(f"{name} must have shape {expected}, got {array.shape}".replace("'", ""))
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must hold finite numbers")
+    array.flags.writeable = False
+    return array
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keep_argmax(logits: Tensor, probs: Tensor) -> None:
+    """Make the class of the largest logit the first of the largest probabilities, where rounding hid it."""
+    before, after = logits.argmax(1, keepdim=True), probs.argmax(1, keepdim=True)
+    rows = (before != after).nonzero()[:, 0]
+    if len(rows):
+        top = probs[rows].gather(1, after[rows])
+        probs[rows] = probs[rows].scatter(1, before[rows], torch.nextafter(top, torch.ones_like(top)))

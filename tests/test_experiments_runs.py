@@ -1,0 +1,601 @@
+"""Which runs an experiment needs, what validation selects, what is measured, said and printed.
+
+Runs are made up here: folders with the files that training leaves, so that every number is known.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from macc import data, experiments, metrics, posthoc
+from macc.experiments import _findings, _runs, _study, _tables
+from macc.experiments._gather import gather
+from macc.experiments._result import Cell, Comparison, Result, interval, load_result
+from macc.experiments._run import write
+from macc.experiments._runs import Plan
+from macc.training._files import write_arrays, write_bytes, write_json
+
+
+def planned(tmp_path, **values):
+    values = {"name": "made-up", "datasets": "digits", "seeds": 2, **values}
+    plan = Plan(experiments.Experiment.model_validate(values), tmp_path / "runs", None)
+    plan.look()
+    return plan
+
+
+def train(plan, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"), seconds=30.0):
+    """Leave what a finished training leaves; ``scale`` multiplies well calibrated logits."""
+    recipe, run = plan.recipe(job), plan.run(job)
+    write_bytes(run.path / "recipe.yaml", recipe.to_yaml().encode())
+    row = {
+        "epoch": 1,
+        "seconds": seconds,
+        "val/accuracy": accuracy,
+        "val/nll": nll,
+        "val/ece": 0.1,
+        "val/sce": 0.02,
+    }
+    write_bytes(run.path / "history.jsonl", (json.dumps(row) + "\n").encode())
+    for index, part in enumerate(parts):
+        rng = np.random.default_rng([job.seed, index])
+        logits = 2 * rng.normal(size=(400, 10))
+        truth = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        labels = np.array([rng.choice(10, p=each) for each in truth])
+        arrays = {"logits": (scale * logits).astype("float32"), "labels": labels}
+        write_arrays(run.path / "predictions" / f"{part}.npz", arrays)
+    write_json(run.path / "metrics.json", {"test": {"ece": {"value": 0.1, "low": 0.08, "high": 0.12}}})
+    return run
+
+
+def jobs_of(plan, title, seeds=(0,)):
+    case, method = plan.cases[0], plan.experiment.method(title)
+    return [plan.job(case, method, point, seed) for point in plan.points(case, method) for seed in seeds]
+
+
+MACC = {"name": "M", "loss": "CrossEntropy + {1,10}*MACC", "set": {"head.p": "{0.2,0.5}"}}
+
+
+class TestSelection:
+    def test_ties_go_to_the_smaller_weight_then_the_smaller_dropout(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC])
+        for job in jobs_of(plan, "M"):
+            point = dict(job.point)
+            train(plan, job, accuracy=0.8 if point == {"weight of MACC": 1, "head.p": 0.2} else 0.9, nll=1.0)
+        case, method = plan.cases[0], plan.experiment.methods[0]
+
+        assert plan.chosen(case, method, "val_accuracy") == {"weight of MACC": 1, "head.p": 0.5}
+        assert plan.chosen(case, method, "val_nll") == {"weight of MACC": 1, "head.p": 0.2}
+
+    def test_the_order_of_the_grid_does_not_decide(self, tmp_path):
+        turned = {"name": "M", "loss": "CrossEntropy + {10,1}*MACC", "set": {"head.p": "{0.5,0.2}"}}
+        plan = planned(tmp_path, methods=[turned])
+        for job in jobs_of(plan, "M"):
+            train(plan, job)
+
+        chosen = plan.chosen(plan.cases[0], plan.experiment.methods[0], "val_accuracy")
+        assert chosen == {"weight of MACC": 1, "head.p": 0.2}
+
+    def test_nothing_is_selected_before_every_point_is_done(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC])
+        case, method = plan.cases[0], plan.experiment.methods[0]
+        *most, last = jobs_of(plan, "M")
+        for job in most:
+            train(plan, job)
+
+        assert plan.chosen(case, method, "val_accuracy") is None
+        assert plan.open_points(case, method) == [last]
+        assert plan.open_repeats(case, method) == []
+        plan.failed[last] = "it diverged"
+        assert plan.chosen(case, method, "val_accuracy") is not None
+
+    def test_selected_points_are_repeated_with_the_other_seeds(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC], seeds=3)
+        for job, nll in zip(jobs_of(plan, "M"), (0.5, 0.4, 0.3, 0.2), strict=True):
+            train(plan, job, accuracy=0.9, nll=nll)
+        open_now = plan.open_repeats(plan.cases[0], plan.experiment.methods[0])
+
+        assert {job.seed for job in open_now} == {1, 2}
+        assert len(open_now) == 4  # two rules choose two points
+        assert plan.experiment.trainings() == 4 + 2 * 2
+
+    def test_all_seeds_can_take_part(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC], grid_seeds="all")
+        best = {"weight of MACC": 10, "head.p": 0.2}
+        for job in jobs_of(plan, "M", seeds=(0, 1)):
+            lucky = dict(job.point) != best and job.seed == 0
+            train(plan, job, accuracy=0.95 if lucky else 0.93 if dict(job.point) == best else 0.8)
+
+        assert plan.chosen(plan.cases[0], plan.experiment.methods[0], "val_accuracy") == best
+
+    def test_the_control_takes_the_selected_dropout_and_the_schedule(self, tmp_path):
+        steps = {"schedule": {"name": "multistep", "milestones": [2, 4]}}
+        plan = planned(
+            tmp_path,
+            methods=[MACC, {"name": "C", "loss": "CrossEntropy", "p_of": "M"}, "CrossEntropy"],
+            set={**steps, "epochs": 6},
+        )
+        case, control = plan.cases[0], plan.experiment.method("C")
+        assert not plan.ready(case, control)
+        for job in jobs_of(plan, "M"):
+            train(plan, job, accuracy=0.99 if dict(job.point)["head.p"] == 0.5 else 0.9)
+        recipe = plan.recipe(jobs_of(plan, "C")[0])
+
+        assert (recipe.head.p, recipe.head.samples, recipe.schedule.last_factor) == (0.5, 1, 0.02)
+        assert plan.recipe(jobs_of(plan, "CrossEntropy")[0]).schedule.last_factor == 0.1
+
+
+def test_tables_share_runs(tmp_path, monkeypatch):
+    """FL+MACC of tables 1, 2, 3 and 5 is the same recipe at every point; the last is no other hash."""
+    monkeypatch.setattr(_runs.datasets, "load", lambda name, root=None: data.digits())
+    found = []
+    for name in ("table1", "table2", "table3", "table5"):
+        experiment = experiments.load(name, datasets=["CIFAR10"])
+        row = experiment.datasets[0].model_copy(update={"tests": {"test": ["test"]}})
+        plan = Plan(experiment.model_copy(update={"datasets": [row]}), tmp_path, None)
+        plan.look()
+        case, method = plan.cases[0], experiment.method("FL+MACC")
+        found.append({plan.run(plan.job(case, method, p, 0)).path for p in plan.points(case, method)})
+
+    assert len(found[0]) == 54
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_missing_data_are_left_out_and_said(tmp_path, monkeypatch):
+    def load(name, root=None):
+        if name == "digits":
+            return data.digits()
+        raise ValueError(f"there is no {name} here")
+
+    monkeypatch.setattr(_runs.datasets, "load", load)
+    rows = [
+        {"name": "A", "recipe": "cifar10"},
+        {"name": "B", "recipe": ["cifar100", "digits"]},
+        {"name": "C", "recipe": "digits", "tests": {"test": "test", "corrupted": "cifar10_c/*"}},
+    ]
+    plan = planned(tmp_path, datasets=rows, methods=["CrossEntropy"])
+
+    assert [case.name for case in plan.cases] == ["B", "C"]
+    assert plan.left_out[0] == "A is left out: recipe cifar10: dataset: there is no cifar10 here"
+    assert "B" in plan.cases[0].name
+    assert "trained by recipe digits, because recipe cifar100" in plan.cases[0].remarks[0]
+    assert list(plan.cases[1].tests) == ["test"]
+    assert plan.left_out[1] == "C under cifar10_c is left out: there is no cifar10_c here"
+    with pytest.raises(ValueError, match="^A: recipe cifar10: dataset: there is no cifar10 here$"):
+        planned(tmp_path, datasets=rows[:1], methods=["CrossEntropy"])
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Two trained methods, temperature scaling and an ensemble, in domain and over two shifts; three seeds."""
+    plan = planned(
+        tmp_path,
+        seeds=3,
+        tests={"test": "test", "noise": ["own/noise-1", "own/noise-2"]},
+        columns=["accuracy", "ece", "sce", "classwise_ece", "temperature", "auroc", "minutes"],
+        methods=[
+            {"name": "CE", "loss": "CrossEntropy"},
+            {"name": "CE+MACC", "loss": "CrossEntropy + MACC"},
+            {"name": "CE+TS", "of": "CE", "posthoc": "temperature"},
+            {"name": "CE x 3", "of": "CE", "ensemble": True},
+        ],
+    )
+    parts = ("val", "test", "digits/noise-1", "digits/noise-2")
+    for title, scale in (("CE", 2.5), ("CE+MACC", 1.1)):
+        for job in jobs_of(plan, title, seeds=range(3)):
+            train(plan, job, scale=scale, parts=parts, seconds=60 + job.seed)
+    plan.cases[0].sets = {"own": ["noise-1", "noise-2"]}
+    return plan, gather(plan)
+
+
+class TestCells:
+    def test_a_cell_is_the_mean_over_seeds_with_its_t_interval(self, measured):
+        plan, result = measured
+        each = [
+            metrics.ece(*plan.run(job).predictions("test"), from_logits=True)
+            for job in jobs_of(plan, "CE", seeds=range(3))
+        ]
+        cell = result.cell("digits", "test", "CE", "ece")
+        low, high = stats.t.interval(0.95, 2, loc=np.mean(each), scale=stats.sem(each))
+
+        assert cell.values == pytest.approx(each)
+        assert (cell.low, cell.high) == pytest.approx((low, high))
+
+    def test_shifts_are_averaged_over_cells_and_pooled_beside(self, measured):
+        plan, result = measured
+        means, whole = [], []
+        for job in jobs_of(plan, "CE+MACC", seeds=range(3)):
+            cells = [plan.run(job).predictions(f"digits/noise-{level}") for level in (1, 2)]
+            means.append(np.mean([metrics.sce(*cell, from_logits=True) for cell in cells]))
+            logits, labels = (torch.cat(part) for part in zip(*cells, strict=True))
+            whole.append(metrics.sce(logits, labels, from_logits=True))
+        cell = result.cell("digits", "noise", "CE+MACC", "sce")
+
+        assert cell.values == pytest.approx(means)
+        assert cell.pooled == pytest.approx(np.mean(whole))
+
+    def test_temperature_is_fitted_on_validation_by_the_papers_grid(self, measured):
+        plan, result = measured
+        for seed, job in enumerate(jobs_of(plan, "CE", seeds=range(3))):
+            fitted = posthoc.Temperature.fit(*plan.run(job).predictions("val"), grid=True)
+            logits, labels = plan.run(job).predictions("test")
+            expected = metrics.ece(fitted(logits), labels)
+            assert result.cell("digits", "test", "CE+TS", "temperature").values[seed] == fitted.temperature
+            assert result.cell("digits", "test", "CE+TS", "ece").values[seed] == pytest.approx(
+                expected, abs=1e-6
+            )
+
+    def test_an_ensemble_averages_probabilities_and_adds_up_training_times(self, measured):
+        plan, result = measured
+        pairs = [plan.run(job).predictions("test") for job in jobs_of(plan, "CE", seeds=range(3))]
+        probs = sum(logits.double().softmax(1) for logits, _ in pairs) / 3
+        cell = result.cell("digits", "test", "CE x 3", "auroc")
+
+        assert cell.values == (pytest.approx(metrics.auroc(probs, pairs[0][1])),)
+        assert result.cell("digits", "test", "CE x 3", "minutes").mean == pytest.approx(183 / 60)
+        assert result.cell("digits", "test", "CE", "minutes").mean == pytest.approx(61 / 60)
+
+    def test_class_wise_errors_are_columns_whose_mean_is_sce(self, measured):
+        _, result = measured
+        each = [result.cell("digits", "test", "CE", f"classwise_ece/{k}").mean for k in range(10)]
+
+        assert np.mean(each) == pytest.approx(result.cell("digits", "test", "CE", "sce").mean)
+        assert result.metrics("digits")[3:13] == [f"classwise_ece/{k}" for k in range(10)]
+
+    def test_one_seed_has_the_interval_over_samples(self, tmp_path):
+        plan = planned(tmp_path, methods=["CrossEntropy"], seeds=1, tests={"test": "test"})
+        train(plan, jobs_of(plan, "CrossEntropy")[0])
+        cell = gather(plan).cell("digits", "test", "CrossEntropy", "ece")
+
+        assert (cell.low, cell.high) == (0.08, 0.12)
+
+    def test_averages_over_data_sets_are_taken_seed_by_seed(self, tmp_path):
+        rows = [{"name": name, "recipe": "digits", "set": {"epochs": n}} for name, n in (("A", 2), ("B", 3))]
+        plan = planned(
+            tmp_path,
+            datasets=rows,
+            methods=["CrossEntropy"],
+            averages={"Both": ["A", "B"]},
+            tests={"test": "test"},
+        )
+        for case, scale in zip(plan.cases, (1.0, 3.0), strict=True):
+            for seed in range(2):
+                train(plan, plan.job(case, plan.experiment.methods[0], {}, seed), scale=scale)
+        result = gather(plan)
+        a, b, both = (result.cell(name, "test", "CrossEntropy", "ece") for name in ("A", "B", "Both"))
+
+        assert both.values == pytest.approx([(x + y) / 2 for x, y in zip(a.values, b.values, strict=True)])
+        assert (both.low, both.high) == pytest.approx(interval(both.values))
+
+
+class TestFindings:
+    def test_paired_tests_are_those_of_scipy_corrected_by_holm(self, measured):
+        _, result = measured
+        rows = [c for c in result.comparisons if (c.test, c.metric) == ("test", "ece")]
+        expected = {}
+        for row in rows:
+            a, b = (result.cell("digits", "test", name, "ece").values for name in (row.a, row.b))
+            expected[row.why] = stats.ttest_rel(a, b).pvalue
+            assert row.difference == pytest.approx(np.mean(a) - np.mean(b))
+
+        assert set(expected) == {"task", "temperature"}
+        assert {row.why: row.p for row in rows} == pytest.approx(expected)
+        assert [row.p_holm for row in rows] == pytest.approx(metrics.holm([row.p for row in rows]))
+
+    def test_the_sentence_says_what_the_numbers_say(self, measured):
+        _, result = measured
+        sentence = result.findings[0]
+
+        assert sentence.startswith("digits: CE+MACC (ECE ")
+        assert re.search(r"beats its own task loss CE \(\d+\.\d\d, p ", sentence)
+        assert (
+            "It was not compared with the same head with single-pass dropout and the best other method"
+            in sentence
+        )
+
+    @pytest.mark.parametrize(
+        ("difference", "p", "said"),
+        [
+            (-0.02, 0.01, "beats"),
+            (0.02, 0.01, "loses to"),
+            (-0.02, 0.2, "cannot be told from"),
+            (0.0, math.nan, "cannot"),
+        ],
+    )
+    def test_verdicts(self, difference, p, said):
+        result = Result("x", "", "table", "full", "0", 2, ["ece"], {}, ["d"], ["M", "T"], {"d": ["test"]})
+        for name, value in (("M", 0.05 + difference), ("T", 0.05)):
+            result.cells.append(
+                Cell("d", "test", name, "val_accuracy", "ece", (value, value), None, None, None)
+            )
+        row = Comparison(
+            "d", "test", "val_accuracy", "ece", "M", "T", "task", difference, 0, 0, p, p, "seeds"
+        )
+
+        text = _findings._sentence(result, "d", "test", "val_accuracy", "M", [row])
+        assert text.startswith(f"d: M (ECE {5 + 100 * difference:.2f} %) {said}")
+
+    def test_one_run_each_is_tested_over_samples(self, tmp_path):
+        plan = planned(
+            tmp_path, methods=["CrossEntropy", "CrossEntropy + MACC"], seeds=1, tests={"test": "test"}
+        )
+        for title, scale in (("CrossEntropy", 3.0), ("CrossEntropy + MACC", 1.0)):
+            train(plan, jobs_of(plan, title)[0], scale=scale)
+        (row,) = [row for row in gather(plan).comparisons if row.metric == "ece"]
+
+        assert row.basis == "samples"
+        assert row.low < row.difference < row.high < 0
+        assert row.p < 0.01
+
+    def test_both_rules_are_told_where_they_differ(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC, "CrossEntropy"], tests={"test": "test"})
+        for job, nll in zip(jobs_of(plan, "M"), (0.5, 0.4, 0.3, 0.2), strict=True):
+            train(plan, job, nll=nll, accuracy=1 - nll / 100 if dict(job.point)["head.p"] == 0.2 else 0.5)
+        for title in ("M", "CrossEntropy"):
+            for job in jobs_of(plan, title, seeds=(0, 1)):
+                train(plan, job, nll=plan.scores(plan.run(job))["nll"] if plan.run(job).finished else 0.6)
+        plan._scores.clear()
+        result = gather(plan)
+        text = _tables.render(result, "text")
+
+        assert result.rules("digits") == ["val_accuracy", "val_nll"]
+        assert "digits (selected by validation accuracy, the paper's rule)" in text
+        assert "digits, by validation NLL: M" in text
+        assert "Selected on digits by validation NLL: M: weight of MACC 10, head.p 0.5." in text
+
+
+class TestFormats:
+    @pytest.fixture
+    def result(self, measured):
+        result = measured[1]
+        nasty = "a|b_*{=1}$%\\ <b>&"
+        result.methods = [nasty if name == "CE" else name for name in result.methods]
+        result.cells = [
+            Cell(**{**vars(c), "method": nasty if c.method == "CE" else c.method}) for c in result.cells
+        ]
+        return result
+
+    def test_text_marks_the_best_two(self, result):
+        lines = _tables.render(result, "text").splitlines()
+        header = next(line for line in lines if line.startswith("method"))
+        assert header.split()[:7] == ["method", "Acc.", "%", "ECE", "%", "SCE", "1e-3"]
+        assert any("*" in line and line.startswith("CE+MACC") for line in lines)
+
+    def test_markdown_has_as_many_fields_in_every_line(self, result):
+        text = _tables.render(result, "md")
+        tables = [line for line in text.splitlines() if line.startswith("|")]
+        width = {len(re.findall(r"(?<!\\)\|", line)) for line in tables}
+
+        assert len(width) == 1
+        assert "<b>" not in text
+        assert "**" in text
+
+    def test_latex_escapes(self, result):
+        text = _tables.render(result, "latex")
+
+        assert r"a\textbar{}b\_*\{=1\}\$\%\textbackslash{} $<$b$>$\&" in text
+        assert r"\textbf{" in text
+        assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+
+    def test_csv_is_one_number_a_line(self, result):
+        rows = list(csv.DictReader(io.StringIO(_tables.render(result, "csv"))))
+        cell = result.cell("digits", "test", "CE+MACC", "ece")
+        (row,) = [
+            r
+            for r in rows
+            if (r["test"], r["rule"], r["method"], r["metric"]) == ("test", "val_accuracy", "CE+MACC", "ece")
+        ]
+
+        assert len(rows) == len(result.cells)
+        assert float(row["mean"]) == cell.mean
+        assert _tables.escape_csv("=HYPERLINK(1)") == "'=HYPERLINK(1)"
+        assert _tables.escape_csv("-0.5") == "-0.5"
+
+    def test_json_reads_back(self, result, tmp_path):
+        write(result, tmp_path)
+        again = load_result(tmp_path)
+
+        assert again.cells == result.cells
+        assert again.runs == result.runs
+        assert again.comparisons == result.comparisons
+        assert again.cell("digits", "test", "CE+MACC", "ece") == result.cell(
+            "digits", "test", "CE+MACC", "ece"
+        )
+        assert {path.name for path in tmp_path.glob("*.*")} >= {
+            "result.json",
+            "table.md",
+            "table.tex",
+            "table.csv",
+        }
+
+    def test_a_result_of_another_kind_is_refused(self, tmp_path):
+        (tmp_path / "result.json").write_text("{}")
+        with pytest.raises(ValueError, match="is not of result format 1"):
+            load_result(tmp_path)
+        with pytest.raises(ValueError, match="`macc run` writes it"):
+            load_result(tmp_path / "nothing.json")
+
+    def test_unknown_format(self):
+        with pytest.raises(ValueError, match="must be one of text, md, latex, csv, json, got 'pdf'"):
+            _tables.check_format("pdf")
+
+    def test_paper_values_stand_beside_with_the_difference(self, tmp_path):
+        plan = planned(
+            tmp_path,
+            datasets=[{"name": "PACS", "recipe": "digits", "tests": {"Cartoon": "test"}}],
+            methods=["FL+MACC"],
+            grids={"weight": [1], "p": [0.2], "gamma": [2]},
+            paper="table6",
+            units={"sce": 1e-2},
+            columns=["sce"],
+            seeds=1,
+            scale="smoke",
+        )
+        train(plan, jobs_of(plan, "FL+MACC")[0])
+        result = gather(plan)
+        lines = _tables.render(result, "text").splitlines()
+        mean = 100 * result.cell("PACS", "Cartoon", "FL+MACC", "sce").mean
+        assert "method   SCE 1e-2  paper  diff." in [re.sub(r" {3,}", "   ", line) for line in lines] or any(
+            line.split() == ["method", "SCE", "1e-2", "paper", "diff."] for line in lines
+        )
+        row = next(line for line in lines if line.startswith("FL+MACC")).split()
+        assert row[1:] == [f"{mean:.2f}", "10.19", f"{mean - 10.19:+.2f}"]
+        assert "Reduced scale (smoke): these are not the paper's settings." in lines
+
+
+class TestStudies:
+    """Optuna on an SQLite file, with trainings that are made up."""
+
+    @pytest.fixture
+    def storage(self, tmp_path):
+        storage = _study.open_storage(f"sqlite:///{tmp_path / 'study.db'}", tmp_path, heartbeat=1)
+        yield storage
+        _study.close_storage(storage)
+
+    def study(self, tmp_path, storage, **search):
+        plan = planned(tmp_path, methods=[MACC], search=search)
+        return plan, _study.GridStudy(plan, plan.cases[0], plan.experiment.methods[0], storage, tmp_path)
+
+    @staticmethod
+    def trainer(plan, seen):
+        def fake(job, on_epoch):
+            point = dict(job.point)
+            weight, p = point["weight of MACC"], point["head.p"]
+            seen.append(job)
+            train(plan, job, accuracy=0.9 + 0.001 * weight, nll=p)
+            for epoch in range(1, 4):
+                if on_epoch is not None:
+                    on_epoch({"epoch": epoch, "val/accuracy": 0.9 if weight == 10 else 0.1})
+
+        return fake
+
+    def test_every_point_is_enqueued_once_and_tried_once(self, tmp_path, storage):
+        plan, study = self.study(tmp_path, storage)
+        study.enqueue()
+        study.enqueue()
+        _, other = self.study(tmp_path, storage)
+        other.enqueue()
+        seen = []
+        while study.work(self.trainer(plan, seen)):
+            pass
+
+        assert sorted(job.point for job in seen) == sorted(job.point for job in jobs_of(plan, "M"))
+        assert study.states() == ["COMPLETE"] * 4
+        assert study.done
+
+    def test_a_trial_that_another_worker_finished_is_no_crash(self, tmp_path, storage):
+        plan, study = self.study(tmp_path, storage)
+        study.enqueue()
+        fake = self.trainer(plan, [])
+
+        def overtaken(job, on_epoch):
+            fake(job, on_epoch)
+            (running,) = [t for t in study.study.get_trials() if t.state.name == "RUNNING"]
+            study.study.tell(running.number, 0.5)
+
+        assert study.work(overtaken)
+        assert study.states().count("COMPLETE") == 1
+
+    def test_other_mistakes_are_not_swallowed(self, tmp_path, storage):
+        _, study = self.study(tmp_path, storage)
+        study.enqueue()
+
+        def broken(job, on_epoch):
+            raise RuntimeError("a mistake of ours")
+
+        with pytest.raises(RuntimeError, match="of ours"):
+            study.work(broken)
+
+    def test_the_points_of_a_dead_worker_come_back(self, tmp_path, storage):
+        import time
+
+        plan, study = self.study(tmp_path, storage)
+        study.enqueue()
+        with pytest.warns(UserWarning, match="Heartbeat"):
+            dead = study.study.ask()  # takes a point and never breathes again
+        storage.record_heartbeat(dead._trial_id)
+        seen = []
+        while study.work(self.trainer(plan, seen)):
+            pass
+        assert len(seen) == 3
+        assert not study.done
+        time.sleep(4)
+        while study.work(self.trainer(plan, seen)):
+            pass
+
+        assert len(seen) == len(set(seen)) == 4
+        assert study.done
+
+    def test_tpe_tries_as_many_points_as_it_may(self, tmp_path, storage):
+        plan, study = self.study(tmp_path, storage, sampler="tpe", trials=3)
+        study.enqueue()
+        seen = []
+        while study.work(self.trainer(plan, seen)):
+            pass
+
+        assert len(seen) == 3
+        assert study.done
+
+    def test_two_objectives_have_a_front(self, tmp_path, storage):
+        plan, study = self.study(tmp_path, storage, objectives=["accuracy", "nll"])
+        study.enqueue()
+        while study.work(self.trainer(plan, [])):
+            pass
+
+        assert study.front() == [({"weight of MACC": 10, "head.p": 0.2}, [pytest.approx(0.91), 0.2])]
+
+    def test_points_that_lag_are_given_up(self, tmp_path, storage):
+        turned = {**MACC, "loss": "CrossEntropy + {10,9,8,7,6,5,1}*MACC", "set": {}}
+        plan = planned(tmp_path, methods=[turned], search={"prune": True})
+        study = _study.GridStudy(plan, plan.cases[0], plan.experiment.methods[0], storage, tmp_path)
+        study.enqueue()
+
+        def fake(job, on_epoch):
+            weight = dict(job.point)["weight of MACC"]
+            for epoch in range(1, 4):
+                on_epoch({"epoch": epoch, "val/accuracy": 0.1 if weight == 1 else 0.9})
+            train(plan, job)
+
+        while study.work(fake):
+            pass
+
+        assert study.states() == ["COMPLETE"] * 6 + ["PRUNED"]
+        assert study.done
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("address", "shown"),
+        [
+            ("postgresql://me:s3cr3t@host:5432/grids", "postgresql://me:***@host:5432/grids"),
+            ("postgresql://me:p@ss:s3cr3t@host/grids", "postgresql://me:***@host/grids"),
+            ("mysql://host/grids?password=s3cr3t", "mysql://host/grids"),
+            ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+            ("me", "me"),
+        ],
+    )
+    def test_no_password_is_shown(self, address, shown):
+        assert _study.hidden(address) == shown
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "postgresql://me:s3cr3t@127.0.0.1:1/grids",
+            "postgresql://me:s3cr3t@127.0.0.1:nonsense/grids",
+            "nonsense://me:s3cr3t@host/grids",
+            "oracle://me:s3cr3t@host/grids",
+            "me:s3cr3t",
+        ],
+    )
+    def test_errors_do_not_tell_it_either(self, address, tmp_path):
+        with pytest.raises(ValueError) as caught:
+            _study.open_storage(address, tmp_path)
+
+        assert "s3cr3t" not in str(caught.value)
+        assert "\n" not in str(caught.value)

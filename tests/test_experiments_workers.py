@@ -1,0 +1,247 @@
+"""Several workers, one of them killed: on SQLite, and on a real PostgreSQL server that the test starts."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from macc import experiments, training
+from macc.experiments import _run, _study
+from macc.experiments._runs import Plan
+
+WORKER = Path(__file__).parent / "grid_worker.py"
+EPOCHS = 6
+GRID = f"""
+datasets: digits
+seeds: 1
+tests: {{test: test}}
+set: {{epochs: {EPOCHS}, subset: {{train: 320}}}}
+methods:
+  - {{name: grid, loss: "CrossEntropy + {{1,2,3}}*MACC"}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def server_programs() -> Path | None:
+    found = shutil.which("postgres")
+    if found:
+        return Path(found).parent
+    return max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
+
+
+@pytest.fixture(scope="module")
+def postgresql():
+    """The address of a database of a server of our own, with a password; PostgreSQL does not run as root."""
+    programs = server_programs()
+    if programs is None:
+        pytest.skip("there is no PostgreSQL server here (Debian: apt-get install postgresql)")
+    pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed (macc-torch[sweep])")
+    prefix = []
+    if os.name != "posix" or os.geteuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("PostgreSQL does not run as root, and there is no setpriv to become somebody else")
+        prefix = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    folder = Path(tempfile.mkdtemp(prefix="macc-postgres-", dir="/tmp"))
+    secret = folder / "password"
+    secret.write_text("s3cr3t-word\n")
+    if prefix:
+        for path in (folder, secret):
+            shutil.chown(path, "nobody", "nogroup")
+    port = free_port()
+
+    def call(*arguments: str) -> None:
+        done = subprocess.run([*prefix, *arguments], capture_output=True, text=True, cwd="/", timeout=120)
+        if done.returncode:
+            pytest.skip(
+                f"a PostgreSQL server cannot be started here: {(done.stderr or done.stdout).strip()[-300:]}"
+            )
+
+    data = str(folder / "data")
+    try:
+        initdb, control = str(programs / "initdb"), str(programs / "pg_ctl")
+        call(initdb, "-D", data, "-U", "macc", "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        call(control, "-D", data, "-w", "-t", "60", "-l", str(folder / "log"), "-o", options, "start")
+        try:
+            yield f"postgresql://macc:s3cr3t-word@127.0.0.1:{port}/postgres"
+        finally:
+            call(control, "-D", data, "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(file, out, storage, *, hang_after=0):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, WORKER, file, out, storage, str(hang_after)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def events_until(process, kind):
+    """Read what a worker tells until it tells this."""
+    seen = []
+    for line in process.stdout:
+        seen.append(tuple(json.loads(line)))
+        if seen[-1][0] == kind:
+            return seen
+    raise AssertionError(f"the worker ended after {seen}")
+
+
+def test_a_killed_workers_trial_is_taken_over_and_nothing_trains_twice(postgresql, tmp_path):
+    file, out = tmp_path / "grid.yaml", tmp_path / "runs"
+    file.write_text(GRID)
+    killed = start(file, out, postgresql, hang_after=2)
+    other = start(file, out, postgresql)
+    try:
+        survivor = [*events_until(other, "done"), *events_until(other, "done")]
+        time.sleep(4)  # longer than the grace of a worker that is alive but slow: it is not robbed
+        assert len(list(out.glob("*/metrics.json"))) == 2
+        assert other.poll() is None
+        killed.send_signal(signal.SIGKILL)
+        seen = [tuple(json.loads(line)) for line in killed.stdout]
+        rest, _ = other.communicate(timeout=300)
+    finally:
+        for process in (killed, other):
+            process.kill()
+            process.stdout.close()
+    survivor += [tuple(json.loads(line)) for line in rest.splitlines()]
+
+    assert killed.wait() == -signal.SIGKILL
+    assert other.returncode == 0
+    begun = [name for kind, name in seen + survivor if kind == "begin"]
+    broken_off = {name for kind, name in seen if kind == "begin"} - {
+        name for kind, name in seen if kind == "done"
+    }
+    assert len(broken_off) == 1
+    assert sorted(begun) == sorted([*set(begun), *broken_off])  # only what was broken off is begun twice
+    assert len(set(begun)) == 3
+
+    plan = Plan(experiments.load(file), out, None)
+    plan.look()
+    case, method = plan.cases[0], plan.experiment.methods[0]
+    assert not plan.is_open()
+    for point in plan.points(case, method):
+        run = plan.run(plan.job(case, method, point, 0))
+        assert [row["epoch"] for row in run.history] == list(range(1, EPOCHS + 1))
+    assert [kind for kind, _ in seen + survivor].count("epoch") == 3 * EPOCHS
+
+    storage = _study.open_storage(postgresql, out)
+    study = _study.GridStudy(plan, case, method, storage, out)
+    states, trials = study.states(), study.study.get_trials()
+    _study.close_storage(storage)
+    assert states.count("COMPLETE") == 3
+    assert states.count("FAIL") == 1
+    assert set(states) <= {"COMPLETE", "FAIL", "PRUNED"}
+    returned = [trial for trial in trials if trial.user_attrs.get("deaths")]
+    assert [trial.state.name for trial in returned] == ["COMPLETE"]
+
+
+def test_the_password_is_never_shown(postgresql, tmp_path, capfd):
+    file, out = tmp_path / "grid.yaml", tmp_path / "runs"
+    file.write_text(GRID.replace(f"epochs: {EPOCHS}", "epochs: 1"))
+    experiments.run(file, storage=postgresql, workers=1, out=out, show=True)
+    shown = "".join(capfd.readouterr())
+
+    assert "grids are shared through postgresql://macc:***@127.0.0.1" in shown
+    assert "s3cr3t-word" not in shown
+    for path in out.rglob("*"):
+        assert not path.is_file() or b"s3cr3t-word" not in path.read_bytes(), path
+    with pytest.raises(ValueError, match=r"cannot use postgresql://macc:\*\*\*@127.0.0.1") as caught:
+        _study.open_storage(postgresql.replace("s3cr3t-word", "another-word"), out)
+    assert "another-word" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A user's own five lines, run by two workers."""
+    import numpy as np
+
+    folder = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400, 8)).astype("float32")
+    np.savez(
+        folder / "embeddings.npz",
+        features=features,
+        labels=(features[:, 0] + rng.normal(size=400) > 0).astype(int),
+    )
+    (folder / "mine.yaml").write_text(
+        "datasets: arrays:embeddings.npz\nseeds: 2\nset: {epochs: 2}\nmethods:\n  - CrossEntropy\n"
+        "  - CrossEntropy + {1,10}*MACC(warmup=half)\n"
+    )
+    command = [sys.executable, "-m", "macc", "run", "mine.yaml"]
+    return (
+        folder,
+        command,
+        subprocess.run([*command, "--workers", "2"], capture_output=True, text=True, cwd=folder),
+    )
+
+
+class TestOwnComparison:
+    def test_five_lines_of_yaml_make_a_comparison(self, compared):
+        folder, _, done = compared
+
+        assert done.returncode == 0, done.stderr
+        assert "CrossEntropy + …*MACC" in done.stdout
+        assert "its own task loss CrossEntropy" in done.stdout
+        assert "files in runs/experiments/mine-full" in done.stdout
+        result = experiments.load_result(folder / "runs" / "experiments" / "mine-full")
+        assert {run.method for run in result.runs} == {"CrossEntropy", "CrossEntropy + …*MACC"}
+        for run in result.runs:
+            assert training.open_run(folder / "runs" / run.folder).recipe.seed == run.seed
+
+    def test_what_is_finished_is_not_trained_again(self, compared, monkeypatch, capfd):
+        folder, _, _ = compared
+        monkeypatch.chdir(folder)
+        before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.json")}
+        result = experiments.run("mine.yaml", show=True)
+
+        assert len(before) == len({run.folder for run in result.runs}) + 1  # the point that was not selected
+        assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.json")} == before
+        assert f"{len(before)} of them done" in capfd.readouterr().err
+
+    def test_a_dry_run_counts_and_estimates_and_writes_nothing(self, compared, monkeypatch):
+        folder, _, _ = compared
+        monkeypatch.chdir(folder)
+        before = sorted(folder.rglob("*"))
+        text = _run.dry_run(experiments.load("mine.yaml"), out="runs", root=None)
+
+        assert "at most 6 trainings of 2 epochs" in text
+        assert "an epoch takes about" in text
+        assert sorted(folder.rglob("*")) == before
+
+
+def test_workers_stop_when_asked_and_the_same_command_goes_on(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "datasets: digits\nseeds: 2\nset: {epochs: 200}\nmethods: [CrossEntropy]\n"
+    )
+    command = [sys.executable, "-m", "macc", "run", "mine.yaml", "--workers", "2"]
+    started = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    until = time.monotonic() + 120
+    while time.monotonic() < until and len(list(tmp_path.glob("runs/digits*/checkpoint/*"))) < 2:
+        time.sleep(0.2)
+    started.send_signal(signal.SIGTERM)
+    _, errors = started.communicate(timeout=120)
+
+    assert started.returncode == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1] == "macc: stopped; what is done is kept, and the same command goes on"
+    assert "Traceback" not in errors
+    assert len(list(tmp_path.glob("runs/digits*/checkpoint/*/complete"))) == 2
