@@ -81,8 +81,11 @@ def run(
     form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
 ) -> None:
     """Run an experiment and print its comparison; started again, it goes on."""
+    from functools import partial
+
     from macc import training
     from macc.experiments._run import command
+    from macc.report import experiment
 
     try:
         text = command(
@@ -96,6 +99,7 @@ def run(
             root=data,
             dry=dry_run,
             form=form,
+            finish=partial(experiment.finish, root=data),
         )
     except training.Interrupted as stopped:
         typer.echo(f"macc: {stopped}", err=True)
@@ -326,11 +330,13 @@ def report(
     data: DataFolder = None,
 ) -> None:
     """Write one HTML page that says and shows what runs found; it opens from disk."""
-    from macc.report import page
+    from macc.report import experiment
 
     with _progress("measuring and drawing") as on_progress:
-        written = page.write(runs, output, split=split, root=data, title=title, on_progress=on_progress)
-    typer.echo(page.how_to_open(written))
+        text = experiment.report_command(
+            runs, output, split=split, root=data, title=title, on_progress=on_progress
+        )
+    typer.echo(text)
 
 
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy or .csv.", show_default=False)]

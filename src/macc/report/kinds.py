@@ -163,7 +163,7 @@ def mistakes(wanted: Wanted) -> "Figure":
 @kind("gap", "|certainty − confidence| in domain and, where there are shifted sets, out of it; needs moments")
 def gap(wanted: Wanted) -> "Figure":
     """A row for each run."""
-    found = [(source, _gap_parts(source, wanted.split)) for source in wanted.sources]
+    found = [(source, gap_parts(source, wanted.split)) for source in wanted.sources]
     columns = max(len(parts) for _, parts in found)
     figure, rows = grid(len(found), columns, (4.2, 2.9), sharey=True)
     for row, (source, parts) in zip(rows, found, strict=True):
@@ -180,7 +180,8 @@ def gap(wanted: Wanted) -> "Figure":
     return figure
 
 
-def _gap_parts(source: Source, split: str) -> dict[str, tuple[LogitMoments, torch.Tensor]]:
+def gap_parts(source: Source, split: str) -> dict[str, tuple[LogitMoments, torch.Tensor]]:
+    """Moments and labels of a split, and of each shifted set with all its kinds and levels together."""
     parts = {split: source.moments(split)}
     try:
         shifts = list(each_shift(source))

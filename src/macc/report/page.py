@@ -15,7 +15,7 @@ from macc import __version__, metrics
 from macc.data import Splits
 from macc.metrics import Report
 from macc.metrics._files import Loaded, write_whole
-from macc.metrics._tables import number
+from macc.metrics._tables import number, thousands
 from macc.report import _tables, figures, kinds
 from macc.report._sources import Source, environment_rows, open_sources
 from macc.report._svg import data_uri, inline
@@ -95,6 +95,7 @@ class Page:
     groups: list[Group]
     details: list[Detail]
     left_out: list[str]
+    figures: list[Shown] = field(default_factory=list)
     version: str = __version__
 
 
@@ -143,6 +144,8 @@ def write_page(
     findings: Sequence[str] = (),
     tables: Sequence[Table] = (),
     extra: Sequence[Shown] = (),
+    left_out: Sequence[str] = (),
+    of_experiment: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> Path:
     """Write the report of sources, with what an experiment adds to it."""
@@ -150,8 +153,10 @@ def write_page(
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{path}: the report is an .html file; end its name so")
     _jinja()  # before the work, not after it
-    page = _Builder(sources, split, root, on_progress or (lambda _: None)).page(title, extra)
-    page.notes = [*notes, *page.notes]
+    builder = _Builder(sources, split, root, on_progress or (lambda _: None), of_experiment=of_experiment)
+    page = builder.page(title, extra)
+    page.left_out = [*left_out, *page.left_out]
+    page.notes = list(dict.fromkeys([*notes, *([] if of_experiment else page.notes)]))
     page.findings = [*findings, *page.findings]
     page.tables = list(tables)
     text = render(page)
@@ -205,7 +210,10 @@ class _Builder:
         split: str,
         root: str | PathLike[str] | None,
         on_progress: Callable[[float], None],
+        *,
+        of_experiment: bool,
     ) -> None:
+        self.of_experiment = of_experiment
         self.sources = list(sources)
         self.split, self.root, self.on_progress = split, root, on_progress
         self.left_out: list[str] = []
@@ -222,14 +230,16 @@ class _Builder:
             self._measure(source)
             self.on_progress((index + 1) / steps)
         groups = self._groups()
-        findings = [f"{source.name}: {self.reports[source.name].verdict()}" for source in self.sources]
+        # An experiment has sentences of its own, about all seeds.
+        findings: list[str] = []
+        if not self.of_experiment:
+            findings = [f"{source.name}: {self.reports[source.name].verdict()}" for source in self.sources]
         for index, group in enumerate(groups):
             reports = {source.name: self.reports[source.name] for source in group.sources}
             group.table = _tables.comparison(f"compared-{index}", group.title, reports)
-            findings += self._compared(group)
+            if not self.of_experiment:
+                findings += self._compared(group)
             group.figures = self._figures(group)
-        if groups:
-            groups[0].figures = [*extra, *groups[0].figures]
         details = []
         for index, source in enumerate(self.sources[:MOST_DETAILS]):
             details.append(self._detail(index, source))
@@ -252,6 +262,7 @@ class _Builder:
             groups=groups,
             details=details,
             left_out=list(dict.fromkeys(self.left_out)),
+            figures=list(extra),
         )
 
     def _data_names(self) -> list[str]:
@@ -292,7 +303,9 @@ class _Builder:
             labels = self.loaded[source.name].labels.astype("int64")
             key = hashlib.sha256(labels.tobytes()).digest()
             name = source.path.name if source.recipe is None else source.recipe.dataset
-            title = f"{name}, {self.split} split: {len(labels):,} samples".replace(",", " ", 0)
+            title = f"{name}, {self.split} split: {thousands(len(labels))} samples"
+            if self.of_experiment:
+                title += ", the first seed of each method"
             found.setdefault(key, Group(title, [])).sources.append(source)
         return list(found.values())
 
@@ -411,7 +424,7 @@ class _Builder:
         ]
         if not rows:
             return rows, "There is no wrong prediction."
-        return rows, f"{len(rows)} of {len(wrong):,} wrong predictions, the most confident first."
+        return rows, f"{len(rows)} of {thousands(len(wrong))} wrong predictions, the most confident first."
 
 
 _FIGURES: dict[str, tuple[str, str, bool]] = {
