@@ -41,7 +41,7 @@ def inline(figure: "Figure", key: str, description: str) -> "Markup":
     from markupsafe import Markup, escape
 
     file = io.BytesIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": key}
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": key}
     with warnings.catch_warnings(), matplotlib.rc_context(settings):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

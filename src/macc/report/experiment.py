@@ -9,7 +9,7 @@ from macc.experiments._measure import Shown as Unit
 from macc.experiments._measure import shown as unit_of
 from macc.experiments._result import Cell as Found
 from macc.experiments._result import ranks
-from macc.experiments._tables import caption, sheets
+from macc.experiments._tables import sheets
 from macc.metrics._files import write_whole
 from macc.report import page, paper
 from macc.report._sources import Source
@@ -74,7 +74,8 @@ def write(
                     save(figure, file, form)
                 written.append(path)
             title = result.title or result.name
-            extra.append(Shown(title, inline(figure, "figure-experiment", f"{title}. {rule}"), "", True))
+            figure.supxlabel("")  # the caption says it on the page
+            extra.append(Shown(title, inline(figure, "figure-experiment", f"{title}. {rule}"), rule, True))
     tables = [_table(index, result, *block) for index, block in enumerate(result.blocks())]
     tables = [table for table in tables if table.rows]
     tables += _other_tables(result)
@@ -83,7 +84,7 @@ def write(
         sources,
         root=root,
         title=result.title or result.name,
-        notes=[caption(result), *result.notes],
+        notes=result.notes,
         findings=result.findings or ["This experiment measures and shows; it tests nothing."],
         tables=tables,
         extra=extra,
@@ -160,7 +161,7 @@ def _cell(cell: Found | None, unit: Unit, rank: int) -> Cell:
 
     ends = ""
     if cell.low is not None and cell.high is not None and unit.better:
-        ends = f"{text(cell.low)} – {text(cell.high)}"
+        ends = f"{text(cell.low)} … {text(cell.high)}"
     paper_value = "" if cell.paper is None else text(cell.paper)
     return Cell(text(cell.mean), cell.mean, ends, "", rank, paper_value)
 

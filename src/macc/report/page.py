@@ -180,9 +180,10 @@ def render(page: Page) -> str:
     )
     script = texts["report.js"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html").render(
+    text: str = environment.get_template("report.html").render(
         page=page, script=script, css=texts["report.css"], script_hash=digest
     )
+    return text
 
 
 def _jinja() -> Any:
@@ -359,8 +360,7 @@ class _Builder:
         except ValueError as error:
             self.left_out.append(f"{title}: {error}")
             return None
-        if figure._supxlabel is not None:  # the caption says it on the page
-            figure._supxlabel.set_visible(False)
+        figure.supxlabel("")  # the caption says it on the page
         self.drawn += 1
         return Shown(title, inline(figure, f"figure-{self.drawn}", f"{title}. {caption}"), caption, wide)
 

@@ -173,8 +173,8 @@ def _confidence(scene: _Scene) -> "tuple[Figure, str]":
     gaps = {}
     for dataset in scene.datasets:
         if scene.pairs(dataset):
-            first = scene.source(dataset, scene.pairs(dataset)[0][0])
-            report = evaluated(first.predictions(), ["ece"], resamples=100)
+            source = scene.source(dataset, scene.pairs(dataset)[0][0])
+            report = evaluated(source.predictions(), ["ece"], resamples=100)
             gaps[dataset] = report.mean_confidence - report.mean_accuracy
     chosen = list(
         dict.fromkeys((min(gaps, key=lambda name: gaps[name]), max(gaps, key=lambda name: gaps[name])))
@@ -220,8 +220,8 @@ def _convergence(scene: _Scene) -> "tuple[Figure, str]":
             figures.convergence(scene.curves(dataset, metric, tuple(scene.result.methods)), metric, ax=ax)
             ax.set_title(plain(dataset))
     return figure, (
-        "The test split after every epoch; nothing is selected by it. Schedules as each method's recipe has them: "
-        "the last decay is 0.1, with MACC 0.02."
+        "The test split after every epoch; nothing is selected by it. Where the learning rate falls in steps, the last "
+        "is to 0.1 of it, with MACC to 0.02."
     )
 
 

@@ -59,7 +59,7 @@ def picture(image: Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
     values = (
         image if image.dtype == torch.uint8 else image.float().clamp(0, 1).mul(255).round().to(torch.uint8)
     )
-    array = values.permute(1, 2, 0).cpu().numpy()
+    array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = values.permute(1, 2, 0).cpu().numpy()
     if array.shape[2] == 1:
         return array[..., 0]
     if array.shape[2] == 3:

@@ -30,7 +30,7 @@ LONGEST_NAME = 48
 WIDE = 4
 """Panels in a row, at most."""
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.labelsize": 10,
