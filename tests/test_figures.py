@@ -1,13 +1,18 @@
-"""The reliability diagram draws what the report says and nothing for empty bins."""
+"""Figures draw the numbers they are given: heights, places, names, and nothing for empty bins."""
 
+import io
 import subprocess
 import sys
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 import macc
+from macc import metrics
+from macc.report import figures
 from macc.report.figures import reliability_diagram
+from macc.report.figures._style import save
 from test_metrics_errors import sample
 
 
@@ -30,11 +35,10 @@ def test_a_bar_for_every_filled_bin_and_none_for_empty_ones(report):
 
 def test_the_error_is_annotated_with_its_interval(report):
     ece = report["ece"]
-    texts = [text.get_text() for text in reliability_diagram(report).axes[0].texts]
+    text = reliability_diagram(report).axes[0].get_title()
 
-    assert any(
-        f"ECE {100 * ece.value:.1f} % ({100 * ece.low:.1f} – {100 * ece.high:.1f})" in text for text in texts
-    )
+    assert f"ECE {100 * ece.value:.1f} % ({100 * ece.low:.1f} – {100 * ece.high:.1f})" in text
+    assert f"by chance alone {100 * ece.noise_floor:.1f} %" in text
 
 
 def test_it_draws_into_given_axes(report):
@@ -63,3 +67,163 @@ def test_without_matplotlib_the_error_names_the_extra(report, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ValueError, match=r'pip install "macc-torch\[report\]"'):
         reliability_diagram(report)
+
+
+def labelled(n=400, k=4, seed=0, sharpness=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(n, k, generator=generator, dtype=torch.float64) * 2
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    return (logits * sharpness).softmax(1), labels
+
+
+def test_several_diagrams_have_their_names_and_one_legend(report):
+    figure = figures.reliability_diagrams({f"run {i}": report for i in range(5)})
+    tops = [ax for ax in figure.axes if ax.get_ylabel() == "accuracy" or "run" in ax.get_title()]
+
+    assert [ax.get_title().split("\n")[0] for ax in tops] == [f"run {i}" for i in range(5)]
+    assert len(figure.legends) == 1
+    assert sum(ax.axison for ax in figure.axes) == 10
+
+
+def test_a_confidence_histogram_counts_every_sample_once():
+    probs, labels = labelled()
+    confidence, predicted = probs.max(1)
+    (ax,) = figures.confidence_histogram(probs, labels, bins=10).axes
+    heights = [0.0] * 10
+    for bar in ax.containers[0]:
+        heights[round(10 * (bar.get_x() + bar.get_width() / 2) - 0.5)] = bar.get_height()
+    wanted = [
+        100 * float(((confidence > i / 10) & (confidence <= (i + 1) / 10)).double().mean()) for i in range(10)
+    ]
+
+    assert heights == pytest.approx(wanted)
+    assert len(ax.containers[0]) == sum(value > 0 for value in wanted)
+    accuracy, mean = (float(line.get_xdata()[0]) for line in ax.lines)
+    assert accuracy == pytest.approx(float((predicted == labels).double().mean()))
+    assert mean == pytest.approx(float(confidence.mean()))
+
+
+def test_the_confidence_of_mistakes_is_of_mistakes_alone():
+    probs, labels = labelled(sharpness=2.0)
+    confidence, predicted = probs.max(1)
+    wrong = confidence[predicted != labels]
+    (ax,) = figures.wrong_confidence(
+        {"a": (probs, labels), "never wrong": (torch.eye(2), torch.arange(2))}, bins=5
+    ).axes
+    outline = ax.patches[0].get_data().values
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+
+    wanted = [100 * float(((wrong > i / 5) & (wrong <= (i + 1) / 5)).double().mean()) for i in range(5)]
+    assert outline == pytest.approx(wanted)
+    assert names[0].startswith(f"a: {len(wrong)} wrong of 400, mean confidence {100 * wrong.mean():.1f} %")
+    assert names[1] == "never wrong: 0 wrong of 2"
+
+
+def test_the_gap_of_certainty_is_over_samples_and_classes():
+    generator = torch.Generator().manual_seed(0)
+    moments = macc.LogitMoments(
+        torch.randn(50, 3, generator=generator), torch.rand(50, 3, generator=generator)
+    )
+    gaps = (1 - moments.variance.tanh() - moments.mean.softmax(1)).abs()
+    labels = torch.randint(3, (50,), generator=generator)
+    (ax,) = figures.certainty_gap(moments, labels, bins=4).axes
+    values = ax.patches[0].get_data().values
+
+    wanted = [100 * float(((gaps >= i / 4) & (gaps < (i + 1) / 4)).double().mean()) for i in range(4)]
+    assert list(values) == pytest.approx(wanted)
+    ece = metrics.ece(moments.mean, labels, from_logits=True)
+    assert f"mean {gaps.mean():.3f}; ECE {100 * ece:.2f} %" in ax.get_xlabel()
+
+
+def test_groups_by_certainty_are_of_equal_size_and_in_its_order():
+    probs, labels = labelled(600)
+    certainty = torch.rand(600, 4, generator=torch.Generator().manual_seed(1))
+    (ax,) = figures.sce_by_certainty(probs, labels, certainty, group=100).axes
+    order = certainty.double().mean(1).argsort()
+    points = ax.collections[0].get_offsets()
+
+    wanted = [1000 * metrics.sce(probs[part], labels[part]) for part in order.split(100)]
+    assert [float(y) for _, y in points] == pytest.approx(wanted)
+    assert [float(x) for x, _ in points] == sorted(float(x) for x, _ in points)
+    pearson = torch.corrcoef(torch.tensor(points.data.T))[0, 1]
+    assert f"Pearson r {pearson:+.2f}".replace("-", "−") in ax.get_xlabel()
+    with pytest.raises(ValueError, match="do not make two groups"):
+        figures.sce_by_certainty(probs, labels, certainty, group=400)
+
+
+def test_curves_over_epochs_are_means_over_seeds_with_their_range():
+    (ax,) = figures.convergence({"a": [{1: 0.1, 2: 0.2}, {1: 0.3, 2: 0.2, 3: 0.9}]}, "sce").axes
+
+    assert ax.lines[0].get_xdata().tolist() == [1, 2]
+    assert ax.lines[0].get_ydata() == pytest.approx([200.0, 200.0])
+    low, high = ax.collections[0].get_paths()[0].get_extents().intervaly
+    assert (low, high) == pytest.approx((100.0, 300.0))
+    with pytest.raises(ValueError, match="no curve is drawn of 'mcc'"):
+        figures.convergence({"a": [{1: 0.1}]}, "mcc")
+
+
+def test_risk_coverage_ends_at_the_error_rate():
+    probs, labels = labelled(1000)
+    (ax,) = figures.risk_coverage({"a": (probs, labels)}).axes
+    x, y = ax.lines[0].get_data()
+
+    assert x[-1] == 100
+    assert y[-1] == pytest.approx(100 * (1 - metrics.accuracy(probs, labels)))
+    middle = min(range(len(x)), key=lambda i: abs(x[i] - 90))
+    assert y[middle] == pytest.approx(
+        100 * metrics.risk_at_coverage(probs, labels, coverage=x[middle] / 100), abs=1e-9
+    )
+    assert len(x) <= 300
+
+
+def test_the_front_is_what_no_other_beats():
+    from macc.report.figures._trade_offs import front
+
+    points = {"a": (0.9, 0.01), "b": (0.9, 0.02), "c": (0.95, 0.03), "d": (0.8, 0.01), "e": (0.9, 0.01)}
+
+    assert front(points) == ["a", "e", "c"]
+
+
+def test_a_hostile_name_is_drawn_letter_by_letter():
+    name = r"$\frac{</script>"
+    figure = figures.wrong_confidence({name: labelled(), "_hidden": labelled(seed=1)})
+    file = io.BytesIO()
+    save(figure, file, "svg")
+
+    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert shown[0].startswith(r"\$\frac{</script>:")
+    assert shown[1].startswith("\u200b_hidden:")
+    assert b"</script>" not in file.getvalue()
+
+
+def test_samples_are_those_whose_confidence_changes_most():
+    from macc.report.figures._samples import contrast
+
+    a, labels = labelled(300, seed=1)
+    b, _ = labelled(300, seed=1, sharpness=0.7)
+    b = b.flip(0).roll(3, 0).flip(0)  # other samples in part
+    found = contrast(a, b, labels, 4)
+    gains = [
+        (float(b[i].max() - a[i].max()), i)
+        for i in range(300)
+        if a[i].argmax() == labels[i] and b[i].argmax() == labels[i]
+    ]
+    drops = [
+        (float(a[i].max() - b[i].max()), i)
+        for i in range(300)
+        if a[i].argmax() != labels[i] and b[i].argmax() != labels[i]
+    ]
+
+    assert found.gains == [i for _, i in sorted(gains, reverse=True)[:4]]
+    assert found.drops == [i for _, i in sorted(drops, reverse=True)[:4]]
+
+
+def test_figures_look_the_same_whatever_the_users_style():
+    import matplotlib
+
+    with matplotlib.rc_context({"axes.facecolor": "black", "text.color": "yellow"}):
+        (ax,) = figures.confidence_histogram(*labelled()).axes
+        assert matplotlib.rcParams["text.color"] == "yellow"
+
+    assert ax.get_facecolor()[3] == 0
+    assert ax.get_legend().get_texts()[0].get_color() != "yellow"

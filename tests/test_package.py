@@ -21,7 +21,7 @@ ALLOWED = {
     "data": {"heads"},
     "training": {"heads", "losses", "metrics", "posthoc", "models", "data"},
     "experiments": {"heads", "losses", "metrics", "posthoc", "models", "data", "training"},
-    "report": {"heads", "metrics", "posthoc", "data", "training"},
+    "report": {"heads", "losses", "metrics", "posthoc", "data", "training", "experiments"},
     "integrations": {"heads", "losses", "metrics", "posthoc", "models"},
 }
 

@@ -82,8 +82,11 @@ def run(
     form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
 ) -> None:
     """Run an experiment and print its comparison; started again, it goes on."""
+    from functools import partial
+
     from macc import training
     from macc.experiments._run import command
+    from macc.report import experiment
 
     try:
         text = command(
@@ -97,6 +100,7 @@ def run(
             root=data,
             dry=dry_run,
             form=form,
+            finish=partial(experiment.finish, root=data),
         )
     except training.Interrupted as stopped:
         typer.echo(f"macc: {stopped}", err=True)
@@ -307,6 +311,55 @@ def data_corrupt(
     from macc.data import regenerated
 
     typer.echo(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))
+
+
+@app.command()
+def plot(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="A figure, or `list` to see all.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN…", help="Run folders or prediction files.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The file: .svg, .png or .pdf; KIND.svg if not given."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    data: DataFolder = None,
+) -> None:
+    """Draw a figure of runs or prediction files."""
+    from macc.report import kinds
+
+    if kind == "list":
+        typer.echo(kinds.listing())
+        return
+    path = Path(f"{kind}.svg") if output is None else output
+    typer.echo(kinds.command(kind, runs or [], path, split=split, root=data))
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN…|EXPERIMENT",
+            help="Run folders or prediction files, the first to compare with; or the folder of an experiment.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file.")] = Path("report.html"),
+    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    title: Annotated[str | None, typer.Option(help="The heading.", show_default=False)] = None,
+    data: DataFolder = None,
+) -> None:
+    """Write one HTML page that says and shows what runs found; it opens from disk."""
+    from macc.report import experiment
+
+    with _progress("measuring and drawing") as on_progress:
+        text = experiment.report_command(
+            runs, output, split=split, root=data, title=title, on_progress=on_progress
+        )
+    typer.echo(text)
 
 
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]

@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 Column = Literal[
     "accuracy", "sce", "ece", "nll", "brier", "auroc", "gap", "classwise_ece", "temperature", "minutes"
 ]
+Figure = Literal["samples", "certainty", "gap", "confidence", "mistakes", "convergence"]
 MAX_TRAININGS = 1000
 MAX_NAME = 60
 
@@ -191,6 +192,12 @@ class Experiment(_Values):
     ] = {}
     columns: Annotated[list[Column], Field(min_length=1)] = ["accuracy", "ece", "sce", "nll", "gap"]
     units: Annotated[dict[Column, float], Field(description="1e-2 prints hundredths, and so on.")] = {}
+    figure: Annotated[
+        Figure | None, Field(description="Draw this of the paper's figures, for the methods in pairs.")
+    ] = None
+    moments: Annotated[
+        bool, Field(description="Predict mean and variance of the logits too, of methods with a head.")
+    ] = False
     paper: Annotated[str | None, Field(description="Table of the paper to stand beside.")] = None
     passes: Annotated[list[Count], Field(description="With kind timing: numbers of dropout masks.")] = []
     limit: Annotated[Count, Field(description="More trainings than this are an error.")] = MAX_TRAININGS

@@ -38,6 +38,7 @@ def gather(plan: Plan) -> Result:
         methods=[method.title for method in experiment.methods],
         tests={case.name: list(case.tests) for case in plan.cases},
         notes=_notes(plan),
+        figure=experiment.figure,
         left_out=[*plan.left_out, *(f"{job.text} failed: {why}" for job, why in plan.failed.items())],
     )
     for case in plan.cases:

@@ -99,6 +99,8 @@ class Result:
     """With ``kind: convergence``: rows with dataset, method, seed, epoch and the metrics of the test split."""
     timings: list[dict[str, Any]] = field(default_factory=list)
     """With ``kind: timing``: rows with dataset, method, passes, seconds an epoch and ratios."""
+    figure: str | None = None
+    """Which of the paper's figures a report draws of it."""
     fronts: list[dict[str, Any]] = field(default_factory=list)
     """With two objectives: the Pareto front of each grid."""
 

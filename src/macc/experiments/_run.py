@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -162,12 +162,13 @@ def _short(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
-def finished_text(folder: Path, seconds: float, next_steps: Sequence[str]) -> str:
+def finished_text(folder: Path, seconds: float, made: Sequence[str], next_steps: Sequence[str]) -> str:
     """Where the files are, and what to do next."""
     lines = [
         f"{duration(seconds)}; files in {folder}",
         "  result.json   every value of every seed, tests and runs; `macc.experiments.load_result` reads it",
         "  table.md, table.tex, table.csv",
+        *made,
     ]
     if next_steps:
         lines += ["", "Next", *(f"  {step}" for step in next_steps)]
@@ -186,8 +187,9 @@ def command(
     root: Path | None,
     dry: bool,
     form: str,
+    finish: Callable[[Result, Path], list[str]],
 ) -> str:
-    """What ``macc run`` prints on standard output."""
+    """What ``macc run`` prints on standard output; ``finish`` makes the report and says where it is."""
     chosen = _tables.check_format(form)
     if name == "list":
         return listing()
@@ -203,10 +205,13 @@ def command(
         root=root,
         show=True,
     )
+    seconds = time.monotonic() - began
+    folder = folder_of(experiment, out)
+    lines = finish(result, folder)
     text = _tables.render(result, chosen)
     if chosen != "text":
         return text
-    return f"{text}\n\n{finished_text(folder_of(experiment, out), time.monotonic() - began, experiment.next)}"
+    return f"{text}\n\n{finished_text(folder, seconds, lines, experiment.next)}"
 
 
 def listing() -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -24,6 +25,9 @@ from macc.training.selection import chosen_epoch
 
 OWN_RECIPE = "embeddings"
 """The recipe behind a data set that is given without one."""
+
+MOMENTS = "moments"
+"""Stands for the validation and test split, predicted again with moments."""
 
 MODELS = {"image": "small_cnn", "tokens": "gpcnn"}
 """What is trained on a user's own data that are no features."""
@@ -426,13 +430,20 @@ class Plan:
                 run = self.run(job)
                 if not run.finished or job in self.failed:
                     continue
+                moments = self.wants_moments(job)
+                if moments and not _there(run.path / "predictions" / "test.npz", moments):
+                    yield job, MOMENTS
                 for name, parts in case.sets.items():
                     folder = run.path / "predictions" / self.folder(case, name)
-                    if not all((folder / f"{part}.npz").is_file() for part in parts):
+                    if not all(_there(folder / f"{part}.npz", moments) for part in parts):
                         yield job, name
                 for passes in self.passes(case, method):
                     if not (run.path / "predictions" / f"{mc_name(passes)}.npz").is_file():
                         yield job, mc_name(passes)
+
+    def wants_moments(self, job: Job) -> bool:
+        """Whether the moments of a training's logits are asked for, and it has a head that gives them."""
+        return self.experiment.moments and isinstance(self.recipe(job).head, Head)
 
     def passes(self, case: Case, method: Method) -> list[int]:
         """The numbers of dropout passes that something made of a method asks for."""
@@ -459,6 +470,14 @@ class Plan:
             for key, part in other.shifts.items()
         }
         return replace(other, shifts=cut)
+
+
+def _there(path: Path, moments: bool) -> bool:
+    """Whether predictions are there, with moments if they are wanted."""
+    if not path.is_file() or not moments:
+        return path.is_file()
+    with zipfile.ZipFile(path) as archive:
+        return "mean.npy" in archive.namelist()
 
 
 def mc_name(passes: int) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from macc import training
 from macc.experiments._file import Method
-from macc.experiments._runs import Case, Job, Plan, fit, mc_name
+from macc.experiments._runs import MOMENTS, Case, Job, Plan, fit, mc_name
 from macc.experiments._study import HEARTBEAT_SECONDS, GridStudy, OnEpoch, close_storage, open_storage
 from macc.training.runs import locked
 
@@ -200,11 +200,15 @@ class Worker:
         run = self.plan.run(job)
         try:
             with locked(run.path):
-                if name.startswith("test-"):
+                moments = self.plan.wants_moments(job)
+                if name == MOMENTS:
+                    training.predict(run, moments=True, root=self.plan.root)
+                elif name.startswith("test-"):
                     passes = next(p for p in self._passes(case, job) if mc_name(p) == name)
                     training.predict(run, passes=passes, root=self.plan.root)
                 else:
-                    training.predict(run, data=self.plan.shifted(case, name), root=self.plan.root)
+                    shifted = self.plan.shifted(case, name)
+                    training.predict(run, data=shifted, moments=moments, root=self.plan.root)
         except training.Busy:
             return False
         return True

@@ -1,0 +1,233 @@
+"""What figures and pages are made of: run folders and prediction files, by names that tell them apart."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from macc import losses
+from macc.data import Splits
+from macc.data._arrays import read_npz
+from macc.heads import LogitMoments
+from macc.metrics._files import Loaded, load_predictions
+from macc.training.fitting import splits_for
+from macc.training.recipe import Recipe
+from macc.training.runs import Run, open_run
+
+NOT_SHIFTS = ("epochs", "val")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A finished run, or a file with predictions.
+
+    Args:
+        path: The run folder or the file.
+        name: What figures and tables call it.
+        run: The run, where it is one.
+    """
+
+    path: Path
+    name: str
+    run: Run | None = field(default=None)
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """The recipe of a run."""
+        return None if self.run is None else self.run.recipe
+
+    def predictions(self, split: str = "test") -> Loaded:
+        """Scores and labels of a split; a file has one set of predictions, whatever it is called."""
+        if self.run is None:
+            return load_predictions(self.path)
+        logits, labels = self.run.predictions(split)
+        return Loaded(logits.numpy(), labels.numpy(), True, None)
+
+    def pair(self, split: str = "test") -> tuple[Any, Any]:
+        """Probabilities and labels."""
+        found = self.predictions(split)
+        return found.probs(), found.labels
+
+    def moments(self, split: str = "test") -> tuple[LogitMoments, torch.Tensor]:
+        """Mean and variance of the logits under dropout, and labels."""
+        path = self.path if self.run is None else self.run.path / "predictions" / f"{split}.npz"
+        if path.suffix.lower() != ".npz":
+            raise ValueError(f"{path} has no moments; an .npz with `mean`, `variance` and `labels` has")
+        if self.run is not None:
+            self.run.predictions(split)  # says what there is where this split is not
+        found = read_npz(path)
+        if not {"mean", "variance", "labels"} <= set(found):
+            raise ValueError(f"{path} holds no moments of the logits; {self._cure(split)}")
+        moments = LogitMoments(torch.from_numpy(found["mean"]), torch.from_numpy(found["variance"]))
+        return moments, torch.from_numpy(found["labels"])
+
+    def _cure(self, split: str) -> str:
+        if self.run is None:
+            return "write `mean` and `variance` into it, as `macc predict --moments` does"
+        where = split.partition("/")[0]
+        data = "" if where in ("test", "val") else f" --data {where}"
+        return f"make them with `macc predict {self.path}{data} --moments`"
+
+    def epochs(self, split: str = "test") -> list[tuple[int, Loaded]]:
+        """The predictions after every epoch."""
+        if self.run is None:
+            raise ValueError(f"{self.path} is a file of predictions and has no epochs; give a run folder")
+        folder = self.run.path / "predictions" / "epochs"
+        found = {
+            int(path.stem.removeprefix(f"{split}-")): path
+            for path in folder.glob(f"{split}-*.npz")
+            if path.stem.removeprefix(f"{split}-").isdigit()
+        }
+        if not found:
+            raise ValueError(
+                f"{self.path} has no predictions after every epoch; train it with "
+                f"--set 'epoch_predictions=[\"{split}\"]'"
+            )
+        return [(epoch, load_predictions(found[epoch])) for epoch in sorted(found)]
+
+    def shifts(self) -> dict[str, dict[str, dict[int, str]]]:
+        """Names of predictions under shift: by data set, kind of shift and level."""
+        if self.run is None:
+            raise ValueError(f"{self.path} is a file of predictions; shifted test sets lie in run folders")
+        folder = self.run.path / "predictions"
+        found: dict[str, dict[str, dict[int, str]]] = {}
+        for path in sorted(folder.glob("*/*.npz")):
+            match = re.fullmatch(r"(.+)-(\d+)", path.stem)
+            if match and path.parent.name not in NOT_SHIFTS:
+                levels = found.setdefault(path.parent.name, {}).setdefault(match[1], {})
+                levels[int(match[2])] = f"{path.parent.name}/{path.stem}"
+        if not found:
+            name = "DATASET" if self.recipe is None else self.recipe.dataset
+            raise ValueError(
+                f"{self.path} has no predictions under shift; make them with "
+                f"`macc predict {self.path} --data {name}` or another set of `macc data list`"
+            )
+        return found
+
+    def history(self) -> list[dict[str, Any]]:
+        """One row an epoch."""
+        if self.run is None:
+            raise ValueError(
+                f"{self.path} is a file of predictions and was not trained here; give a run folder"
+            )
+        return self.run.history
+
+    def data(self, root: str | PathLike[str] | None = None) -> Splits:
+        """The data a run was trained on, for class names and images; an error where they are other data."""
+        if self.run is None or self.recipe is None:
+            raise ValueError(f"{self.path} is a file of predictions and does not say of which data")
+        splits = splits_for(self.recipe, None, root)
+        if self.run.environment.get("data_sha256") != splits.digest():
+            raise ValueError(
+                f"{self.recipe.dataset} is not what {self.path} was trained on: its hash differs"
+            )
+        return splits
+
+
+def open_sources(paths: Sequence[str | PathLike[str]]) -> list[Source]:
+    """Run folders and prediction files, under names that differ.
+
+    Example:
+        >>> open_sources(["nothing.npz"])
+        Traceback (most recent call last):
+        ValueError: nothing.npz does not exist; give run folders or prediction files (.npz or .csv)
+    """
+    found = []
+    for each in paths:
+        path = Path(each)
+        if not path.exists():
+            raise ValueError(f"{path} does not exist; give run folders or prediction files (.npz or .csv)")
+        if path.is_dir():
+            run = open_run(path)
+            found.append(Source(path, losses.parse(run.recipe.loss).label, run))
+        else:
+            load_predictions(path)
+            found.append(Source(path, path.stem))
+    return name_apart(found)
+
+
+def name_apart(sources: Sequence[Source]) -> list[Source]:
+    """Give sources of one name what tells them apart: data, model, loss, dropout, seed, and at last the folder."""
+    named = list(sources)
+    for describe in (_data, _model, _loss, _head, _seed, _folder, _number(sources)):
+        groups: dict[str, list[int]] = {}
+        for index, source in enumerate(named):
+            groups.setdefault(source.name, []).append(index)
+        for name, members in groups.items():
+            words = [describe(named[index]) for index in members]
+            if len(members) > 1 and len(set(words)) > 1:
+                for index, word in zip(members, words, strict=True):
+                    shown = word if describe is _loss else f"{name}, {word}"
+                    named[index] = replace(named[index], name=shown if word else name)
+    return named
+
+
+def _data(source: Source) -> str:
+    return "" if source.recipe is None else source.recipe.dataset
+
+
+def _model(source: Source) -> str:
+    return "" if source.recipe is None else source.recipe.model
+
+
+def _loss(source: Source) -> str:
+    return "" if source.recipe is None else source.recipe.loss
+
+
+def _head(source: Source) -> str:
+    head = None if source.recipe is None else source.recipe.head
+    if head is None or isinstance(head, str):
+        return "no dropout" if head == "none" else ""
+    return f"p {head.p:g}" + ("" if head.samples == 10 else f", {head.samples} masks")
+
+
+def _seed(source: Source) -> str:
+    return "" if source.recipe is None else f"seed {source.recipe.seed}"
+
+
+def _folder(source: Source) -> str:
+    return source.path.name if source.run is None else source.path.name.rpartition("-")[2]
+
+
+def _number(sources: Sequence[Source]) -> Any:
+    places = {id(source.path): str(index + 1) for index, source in enumerate(sources)}
+    return lambda source: places[id(source.path)]
+
+
+def same_labels(sources: Sequence[Source], split: str) -> None:
+    """Refuse to set models beside each other that were tested on other samples."""
+    first, *others = sources
+    labels = first.predictions(split).labels
+    for other in others:
+        own = other.predictions(split).labels
+        if len(own) != len(labels) or not np.array_equal(own, labels):
+            raise ValueError(
+                f"{first.path} and {other.path} were not tested on the same samples in the same order; "
+                "give runs on one data set"
+            )
+
+
+def each_shift(source: Source) -> Iterator[tuple[str, int, str]]:
+    """Data set, level and name of every shifted prediction of a run."""
+    for dataset, kinds in source.shifts().items():
+        for levels in kinds.values():
+            for level, name in levels.items():
+                yield dataset, level, name
+
+
+def environment_rows(run: Run) -> dict[str, str]:
+    """The environment of a run, flat."""
+    found: dict[str, str] = {}
+    for key, value in run.environment.items():
+        if isinstance(value, dict):
+            found |= {str(name): str(inner) for name, inner in value.items() if inner is not None}
+        elif value is not None:
+            found[key] = value if isinstance(value, str) else json.dumps(value)
+    return found

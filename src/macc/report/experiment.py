@@ -1,0 +1,205 @@
+"""The report of an experiment: its tables over seeds, its findings, its figure, and its runs in detail."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+
+from macc.experiments import Result, load_result
+from macc.experiments._measure import Shown as Unit
+from macc.experiments._measure import shown as unit_of
+from macc.experiments._result import Cell as Found
+from macc.experiments._result import ranks
+from macc.experiments._tables import sheets
+from macc.metrics._files import write_whole
+from macc.report import page, paper
+from macc.report._sources import Source
+from macc.report._svg import inline
+from macc.report._tables import Cell, Column, Table
+from macc.report.figures._style import save
+from macc.report.page import Shown
+from macc.training.runs import Run
+
+REPORT = "report.html"
+
+
+def find(path: str | PathLike[str], out: Path = Path("runs")) -> Path | None:
+    """The folder of an experiment by its folder, its ``result.json`` or its name; nothing if it is none.
+
+    Of several scales under one name, the one that was run last.
+    """
+    given = Path(path)
+    if given.name == "result.json" and given.is_file():
+        return given.parent
+    if (given / "result.json").is_file():
+        return given
+    if given.exists() or len(given.parts) != 1:
+        return None
+    there = (out / "experiments").glob(f"{given.name}-*/result.json")
+    matching = [file for file in there if file.parent.name.rpartition("-")[0] == given.name]
+    return max(matching, key=lambda file: file.stat().st_mtime).parent if matching else None
+
+
+def write(
+    folder: Path,
+    output: str | PathLike[str] | None = None,
+    *,
+    root: str | PathLike[str] | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> list[Path]:
+    """Write the report of a finished experiment, and its figure where it is one of a figure.
+
+    Args:
+        folder: The experiment's folder, with its ``result.json``; the runs lie two folders above.
+        output: The ``.html`` file; ``report.html`` in the folder by default.
+        root: The folder with data files, for class names and images.
+        on_progress: Called with the share of the work done.
+
+    Returns:
+        The report, then the files of the figure.
+    """
+    result = load_result(folder)
+    sources = first_runs(result, folder)
+    written: list[Path] = []
+    extra: list[Shown] = []
+    left_out = list(result.left_out)
+    if result.figure is not None:
+        try:
+            figure, rule = paper.draw(result, runs_folder(folder), root)
+        except ValueError as error:
+            left_out.append(f"The figure is left out: {error}")
+        else:
+            for form in ("svg", "png"):
+                path = folder / f"figure.{form}"
+                with write_whole(path) as file:
+                    save(figure, file, form)
+                written.append(path)
+            title = result.title or result.name
+            figure.supxlabel("")  # the caption says it on the page
+            extra.append(Shown(title, inline(figure, "figure-experiment", f"{title}. {rule}"), rule, True))
+    tables = [_table(index, result, *block) for index, block in enumerate(result.blocks())]
+    tables = [table for table in tables if table.rows]
+    tables += _other_tables(result)
+    path = page.write_page(
+        folder / REPORT if output is None else output,
+        sources,
+        root=root,
+        title=result.title or result.name,
+        notes=result.notes,
+        findings=result.findings or ["This experiment measures and shows; it tests nothing."],
+        tables=tables,
+        extra=extra,
+        left_out=left_out,
+        of_experiment=True,
+        on_progress=on_progress,
+    )
+    return [path, *written]
+
+
+def finish(result: Result, folder: Path, root: str | PathLike[str] | None = None) -> list[str]:
+    """Write the report at the end of an experiment; the lines that say where it is, or why there is none."""
+    del result  # the report reads what was written
+    try:
+        report, *figure = write(folder, root=root)
+    except ValueError as error:
+        return [f"no report: {error}"]
+    lines = [f"  {path.name.ljust(12)}  the figure" for path in figure]
+    return [*lines, page.how_to_open(report)]
+
+
+def runs_folder(folder: Path) -> Path:
+    """Where the runs of an experiment's folder are."""
+    return folder.parent.parent
+
+
+def first_runs(result: Result, folder: Path) -> list[Source]:
+    """The first seed of every method on every data set, as the first rule selects it."""
+    found = []
+    for dataset in result.datasets:
+        for run in result.runs:
+            if run.dataset == dataset and run.rule == result.rules(dataset)[0] and run.seed == 0:
+                path = runs_folder(folder) / run.folder
+                name = run.method if len(result.datasets) == 1 else f"{dataset}, {run.method}"
+                found.append(Source(path, name, Run(path)))
+    missing = [source.path for source in found if not (source.path / "metrics.json").is_file()]
+    if missing:
+        raise ValueError(
+            f"{missing[0]} is missing or not finished; an experiment's report needs its run folders"
+        )
+    return found
+
+
+def _table(index: int, result: Result, dataset: str, test: str, rule: str) -> Table:
+    names = [
+        name
+        for name in result.methods
+        if any(result.cell(dataset, test, name, metric, rule) for metric in result.metrics(dataset))
+    ]
+    columns, rows = [Column("method")], [[Cell(name)] for name in names]
+    for metric in result.metrics(dataset):
+        unit = unit_of(metric, result.units.get(metric.partition("/")[0]))
+        columns.append(Column(f"{unit.label} {unit.unit}".strip(), unit.better))
+        cells = [result.cell(dataset, test, name, metric, rule) for name in names]
+        means = {
+            name: unit.scale * cell.mean for name, cell in zip(names, cells, strict=True) if cell is not None
+        }
+        marks = ranks(means, unit.better, unit.digits)
+        for name, row, cell in zip(names, rows, cells, strict=True):
+            row.append(_cell(cell, unit, marks.get(name, 0)))
+    where = dataset if test == "test" else f"{dataset}, {test}"
+    seeds = f"mean over {result.seeds} seeds and its 95 % interval" if result.seeds > 1 else "one seed"
+    chosen = f", selected by {rule.replace('_', ' ')}" if len(result.rules(dataset)) > 1 else ""
+    return Table(f"table-{index}", f"{where}: {seeds}{chosen}", columns, rows)
+
+
+def _cell(cell: Found | None, unit: Unit, rank: int) -> Cell:
+    if cell is None:
+        return Cell("–")
+    sign = "+" if unit.better == "zero" else ""
+
+    def text(value: float) -> str:
+        return f"{unit.scale * value:{sign}.{unit.digits}f}".replace("-", "−")
+
+    ends = ""
+    if cell.low is not None and cell.high is not None and unit.better:
+        ends = f"{text(cell.low)} … {text(cell.high)}"
+    paper_value = "" if cell.paper is None else text(cell.paper)
+    return Cell(text(cell.mean), cell.mean, ends, "", rank, paper_value)
+
+
+def _other_tables(result: Result) -> list[Table]:
+    """Timings and curves, as they are printed."""
+    if result.kind == "table":
+        return []
+    found = []
+    for index, sheet in enumerate(sheets(result)):
+        rows = [[Cell(entry.text, _number(entry.text)) for entry in row] for row in sheet.rows]
+        found.append(Table(f"sheet-{index}", sheet.title, [Column(text) for text in sheet.header], rows))
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def report_command(
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    split: str,
+    root: Path | None,
+    title: str | None,
+    on_progress: Callable[[float], None],
+) -> str:
+    """What ``macc report`` does: an experiment, or runs and files."""
+    folders = {path: find(path) for path in paths}
+    experiments = [folder for folder in folders.values() if folder is not None]
+    if experiments and len(paths) > 1:
+        raise ValueError(f"{experiments[0]} is an experiment, which is reported alone; leave out the others")
+    if experiments:
+        written = write(experiments[0], output, root=root, on_progress=on_progress)[0]
+    else:
+        written = page.write(paths, output, split=split, root=root, title=title, on_progress=on_progress)
+    return page.how_to_open(written)

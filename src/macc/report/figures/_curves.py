@@ -1,0 +1,191 @@
+"""Lines: over epochs, over the severity of a shift, over the share of cases answered."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from macc.metrics._binning import top_labels
+from macc.metrics._inputs import Array, predictions
+from macc.metrics._scores import risk_coverage as _risk_coverage
+from macc.report.figures._style import MARKERS, figure_of, look, panel, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+UNITS = {
+    "ece": ("ECE (%)", 100.0),
+    "sce": ("SCE (1e-3)", 1000.0),
+    "accuracy": ("accuracy (%)", 100.0),
+    "nll": ("NLL", 1.0),
+}
+MOST_POINTS = 300
+HANDED_OVER = 0.01
+SHADED = 2
+"""More ranges than this hide each other."""
+
+
+def convergence(
+    named: Mapping[str, Sequence[Mapping[int, float]]], metric: str, *, ax: "Axes | None" = None
+) -> "Figure":
+    """Draw a metric after every epoch, for several methods; with several seeds the mean and the range.
+
+    Args:
+        named: For each method its seeds: the metric by epoch, in plain units (an ECE of 2 % is 0.02).
+        metric: ``"ece"``, ``"sce"``, ``"accuracy"`` or ``"nll"``, for the axis.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = convergence({"FL+MACC": [{1: 0.10, 2: 0.02}]}, "ece")
+        >>> figure.axes[0].lines[0].get_ydata().tolist()
+        [10.0, 2.0]
+    """
+    with panel(ax) as ax:
+        for index, (name, seeds) in enumerate(named.items()):
+            shared = sorted(set.intersection(*(set(seed) for seed in seeds)))
+            values = [[seed[epoch] for seed in seeds] for epoch in shared]
+            _line(ax, index, name, shared, values, metric, shade=True)
+        _finish(ax, metric, "epoch")
+    return figure_of(ax)
+
+
+def severity_curve(
+    named: Mapping[str, Mapping[int, Sequence[float]]], metric: str, *, ax: "Axes | None" = None
+) -> "Figure":
+    """Draw a metric against the severity of a shift: the mean over kinds of shift.
+
+    With one or two methods a shade shows their range.
+
+    Args:
+        named: For each method the values of all kinds of shift, by severity; 0 is the clean test set.
+        metric: ``"ece"``, ``"sce"``, ``"accuracy"`` or ``"nll"``, for the axis.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = severity_curve({"NLL": {0: [0.02], 1: [0.04, 0.08]}}, "ece")
+        >>> figure.axes[0].lines[0].get_ydata().round(6).tolist()
+        [2.0, 6.0]
+    """
+    with panel(ax) as ax:
+        for index, (name, levels) in enumerate(named.items()):
+            shared = sorted(levels)
+            values = [levels[level] for level in shared]
+            _line(ax, index, name, shared, values, metric, marker=True, shade=len(named) <= SHADED)
+        _finish(ax, metric, "severity (0: no shift)")
+    return figure_of(ax)
+
+
+def risk_coverage(
+    named: Mapping[str, tuple[Array, Array]], *, from_logits: bool = False, ax: "Axes | None" = None
+) -> "Figure":
+    """Draw the error rate on the most confident share of cases, when the others are handed to a person.
+
+    Args:
+        named: Probabilities and labels of each model, by its name.
+        from_logits: They are logits.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = risk_coverage({"mine": ([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], [0, 1, 1])})
+        >>> figure.axes[0].lines[0].get_ydata().round(1).tolist()
+        [0.0, 0.0, 33.3]
+    """
+    with panel(ax) as ax:
+        for index, (name, (probs, labels)) in enumerate(named.items()):
+            given = predictions(probs, labels, from_logits=from_logits)
+            risk = _risk_coverage(top_labels(given.blocks())).risk.cpu()
+            size = len(risk)
+            # The error of a handful of cases says nothing and makes the line jump.
+            first = max(1, round(HANDED_OVER * size))
+            points = min(size - first + 1, MOST_POINTS)
+            at = sorted({first + round(i * (size - first) / max(1, points - 1)) for i in range(points)})
+            x, y = [100 * k / size for k in at], [100 * float(risk[k - 1]) for k in at]
+            ax.plot(x, y, label=f"{plain(name)}, AURC {float(risk.mean()):.4f}", linewidth=1.6, **look(index))
+        ax.legend(loc="upper left")
+        ax.set(xlim=(0, 100), xlabel="coverage: % of cases answered", ylabel="error rate among them (%)")
+        ax.set_ylim(bottom=0)
+        ax.grid(axis="y")
+    return figure_of(ax)
+
+
+def training_curve(
+    named: Mapping[str, Sequence[Mapping[str, Any]]], key: str, *, ax: "Axes | None" = None
+) -> "Figure":
+    """Draw one column of the history of several runs: a loss term, or a validation metric.
+
+    Args:
+        named: The ``history`` of each run, by its name.
+        key: ``"train/MACC"``, ``"val/ece"``, …; runs without it are left out.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = training_curve({"a": [{"epoch": 1, "val/ece": 0.2}, {"epoch": 2, "val/ece": 0.1}]}, "val/ece")
+        >>> figure.axes[0].get_title(), figure.axes[0].lines[0].get_ydata().tolist()
+        ('validation', [20.0, 10.0])
+    """
+    split, _, name = key.partition("/")
+    with panel(ax) as ax:
+        for index, (run, rows) in enumerate(named.items()):
+            there = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None]
+            if there:
+                unit = UNITS.get(name, (name, 1.0))[1] if split == "val" else 1.0
+                x, y = [epoch for epoch, _ in there], [unit * value for _, value in there]
+                ax.plot(
+                    x, y, label=plain(run), linewidth=1.6, marker="" if len(x) > 1 else "o", **look(index)
+                )
+        ax.set_title({"val": "validation", "train": "training"}.get(split, split))
+        _whole_ticks(ax)
+        label = UNITS.get(name, (name, 1.0))[0] if split == "val" else name
+        ax.set(xlabel="epoch", ylabel="loss" if label == "loss" else plain(label))
+        ax.grid(axis="y")
+    return figure_of(ax)
+
+
+def _line(
+    ax: "Axes",
+    index: int,
+    name: str,
+    x: Sequence[int],
+    values: Sequence[Sequence[float]],
+    metric: str,
+    *,
+    marker: bool = False,
+    shade: bool,
+) -> None:
+    if metric not in UNITS:
+        raise ValueError(f"no curve is drawn of {metric!r}; there are {', '.join(UNITS)}")
+    unit = UNITS[metric][1]
+    means = [unit * sum(each) / len(each) for each in values]
+    shown = MARKERS[index % len(MARKERS)] if marker or len(x) == 1 else ""
+    ax.plot(
+        list(x), means, label=plain(name), linewidth=1.7, marker=shown, markersize=4, zorder=3, **look(index)
+    )
+    if shade and any(len(each) > 1 for each in values):
+        low, high = ([unit * end(each) for each in values] for end in (min, max))
+        ax.fill_between(list(x), low, high, color=look(index)["color"], alpha=0.12, linewidth=0, zorder=2)
+
+
+def _finish(ax: "Axes", metric: str, below: str) -> None:
+    ax.set(xlabel=below, ylabel=UNITS[metric][0])
+    if metric in ("ece", "sce"):
+        ax.set_ylim(bottom=0)
+    _whole_ticks(ax)
+    ax.grid(axis="y")
+    ax.legend(loc="best")
+
+
+def _whole_ticks(ax: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))

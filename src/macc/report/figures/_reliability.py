@@ -1,0 +1,260 @@
+"""Confidence against accuracy: reliability diagrams and histograms of confidence."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from macc.metrics import Report
+from macc.metrics._binning import bin_index, top_labels
+from macc.metrics._inputs import Array, check_bins, predictions
+from macc.report.figures._style import (
+    BLUE,
+    FAINT,
+    INK,
+    VERMILLION,
+    WIDE,
+    figure_of,
+    grid,
+    look,
+    panel,
+    plain,
+    style,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+
+def reliability_diagram(report: Report, ax: "Axes | None" = None) -> "Figure":
+    """Draw accuracy against confidence, the gap of each bin, and how many samples each holds.
+
+    A bar is the accuracy of a bin with the interval its number of samples allows; the hatched part is
+    its gap to the confidence claimed. Bins without samples have no bar.
+
+    Args:
+        report: The result of :func:`macc.evaluate`.
+        ax: Axes to draw into; a new figure with a histogram of confidence below by default.
+
+    Returns:
+        The figure, to be saved with ``figure.savefig(path)``.
+
+    Example:
+        >>> import macc
+        >>> report = macc.evaluate([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1], metrics=["ece"])
+        >>> figure = reliability_diagram(report)
+        >>> figure.axes[0].get_ylabel()
+        'accuracy'
+    """
+    if ax is not None:
+        ax.set_xlabel("confidence")
+        draw_bins(report, ax)
+        ax.legend(loc="upper left")
+        return figure_of(ax)
+    return reliability_diagrams({"": report})
+
+
+def reliability_diagrams(reports: Mapping[str, Report]) -> "Figure":
+    """Draw the reliability diagrams of several models beside each other, in rows of at most four.
+
+    Args:
+        reports: Results of :func:`macc.evaluate`, by name.
+
+    Returns:
+        The figure.
+    """
+    columns = min(len(reports), WIDE)
+    blocks = -(-len(reports) // columns)
+    with style():
+        size = (4.6, 2.8) if columns == 1 else (3.9, 2.6)
+        figure, rows = grid(2 * blocks, columns, size, height_ratios=(4, 1.4) * blocks)
+        for index in range(blocks * columns):
+            top, below = (rows[2 * (index // columns) + k][index % columns] for k in (0, 1))
+            if index >= len(reports):
+                top.set_axis_off()
+                below.set_axis_off()
+                continue
+            name, report = list(reports.items())[index]
+            draw_bins(report, top)
+            draw_counts(report, below)
+            top.set_title("\n".join(filter(None, (plain(name), top.get_title()))))
+            top.tick_params(labelbottom=False)
+            below.set_xlabel("confidence")
+            if index % columns:
+                top.set_ylabel("")
+                below.set_ylabel("")
+        handles, names = rows[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=2 if columns == 1 else 4)
+    return figure
+
+
+def confidence_histogram(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, ax: "Axes | None" = None
+) -> "Figure":
+    """Draw how the confidence of the predictions is distributed, with its mean and the accuracy as lines.
+
+    A solid line at the accuracy and a dotted one at the mean confidence: where the dotted one lies to the
+    right, the model is over-confident.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins.
+        from_logits: ``probs`` holds logits.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = confidence_histogram([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1])
+        >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        ['accuracy 66.7 %', 'mean confidence 73.3 %']
+    """
+    check_bins(bins)
+    confidence, correct = _top(probs, labels, from_logits)
+    with panel(ax) as ax:
+        counts = bin_index(confidence, bins).bincount(minlength=bins)
+        filled = [i for i in range(bins) if counts[i]]
+        heights = [100 * int(counts[i]) / len(confidence) for i in filled]
+        ax.bar([(i + 0.5) / bins for i in filled], heights, width=0.94 / bins, color=BLUE, alpha=0.75)
+        _lines(ax, float(correct.mean()), float(confidence.mean()))
+        ax.legend(loc="upper left")
+        ax.set(xlim=(0, 1), xlabel="confidence", ylabel="% of samples", ylim=(0, 1.3 * max(heights)))
+    return figure_of(ax)
+
+
+def wrong_confidence(
+    named: Mapping[str, tuple[Array, Array]],
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    ax: "Axes | None" = None,
+) -> "Figure":
+    """Draw how confident the wrong predictions of one or several models are.
+
+    Each outline is the share of a model's *own* wrong predictions in each bin; the legend says how many
+    there are and their mean confidence.
+
+    Args:
+        named: Probabilities and labels of each model, by its name.
+        bins: Number of bins.
+        from_logits: They are logits.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = wrong_confidence({"mine": ([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1])})
+        >>> figure.axes[0].get_legend().get_texts()[0].get_text()
+        'mine: 1 wrong of 3, mean confidence 60.0 %'
+    """
+    check_bins(bins)
+    highest = 0.0
+    with panel(ax) as ax:
+        for index, (name, (probs, labels)) in enumerate(named.items()):
+            confidence, correct = _top(probs, labels, from_logits)
+            wrong = confidence[correct == 0]
+            text = f"{plain(name)}: {len(wrong)} wrong of {len(correct)}"
+            shares = [0.0] * bins
+            if len(wrong):
+                text += f", mean confidence {100 * float(wrong.mean()):.1f} %"
+                counts = bin_index(wrong, bins).bincount(minlength=bins)
+                shares = [100 * int(count) / len(wrong) for count in counts]
+            highest = max(highest, *shares)
+            edges = [i / bins for i in range(bins + 1)]
+            colours = look(index)
+            ax.stairs(shares, edges, label=text, linewidth=1.8, zorder=3, **colours)
+            ax.stairs(shares, edges, fill=True, alpha=0.13, color=colours["color"], zorder=2)
+        ax.legend(loc="upper left")
+        top = (1.2 + 0.1 * len(named)) * (highest or 1)
+        ax.set(xlim=(0, 1), ylim=(0, top), xlabel="confidence", ylabel="% of wrong predictions")
+    return figure_of(ax)
+
+
+def draw_bins(report: Report, ax: "Axes") -> None:
+    """The bars of a reliability diagram."""
+    filled = [row for row in report.bins if row.samples]
+    width = 1 / len(report.bins)
+    middle = [(row.low + row.high) / 2 for row in filled]
+    accuracy = [row.accuracy for row in filled]
+    confidence = [row.confidence for row in filled]
+    ax.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle="--", label="perfect calibration", zorder=3)
+    ax.bar(middle, accuracy, width=0.94 * width, color=BLUE, alpha=0.75, label="accuracy", zorder=1)
+    ax.bar(
+        middle,
+        [c - a for a, c in zip(accuracy, confidence, strict=True)],
+        bottom=accuracy,
+        width=0.94 * width,
+        facecolor="none",
+        edgecolor=VERMILLION,
+        hatch="////",
+        linewidth=1,
+        label="gap to confidence",
+        zorder=2,
+    )
+    limits = [
+        # At 0 and 1 rounding may put a limit a hair on the wrong side.
+        [max(0.0, row.accuracy - row.accuracy_low) for row in filled],
+        [max(0.0, row.accuracy_high - row.accuracy) for row in filled],
+    ]
+    interval = ax.errorbar(
+        middle, accuracy, yerr=limits, fmt="none", ecolor=INK, elinewidth=1, capsize=2, zorder=4
+    )
+    interval.set_label(f"{100 * report.confidence:g} % interval")
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    ax.set_title(_annotation(report), fontsize=9)
+
+
+def draw_counts(report: Report, ax: "Axes") -> None:
+    """How many samples each bin holds, under a reliability diagram."""
+    filled = [row for row in report.bins if row.samples]
+    width = 1 / len(report.bins)
+    shares = [100 * row.samples / report.num_samples for row in filled]
+    middle = [(row.low + row.high) / 2 for row in filled]
+    ax.bar(middle, shares, width=0.94 * width, color=FAINT, zorder=1)
+    for x, share, row in zip(middle, shares, filled, strict=True):
+        ax.annotate(
+            _short(row.samples),
+            (x, share),
+            xytext=(0, 1),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=6.5,
+            zorder=3,
+        )
+    _lines(ax, report.mean_accuracy, report.mean_confidence)
+    ax.legend(loc="upper left", fontsize=8)
+    ax.set(ylabel="% of samples", xlim=(0, 1), ylim=(0, max(shares) * 1.35))
+
+
+def _lines(ax: "Axes", accuracy: float, confidence: float) -> None:
+    for value, dashes, name in ((accuracy, "-", "accuracy"), (confidence, ":", "mean confidence")):
+        text = f"{name} {100 * value:.1f} %"
+        ax.axvline(value, color=INK, linestyle=dashes, linewidth=1.3, label=text, zorder=2)
+
+
+def _annotation(report: Report) -> str:
+    if "ece" not in report.metrics:
+        return ""
+    ece = report["ece"]
+    return (
+        f"ECE {100 * ece.value:.1f} % ({100 * ece.low:.1f} – {100 * ece.high:.1f}), "
+        f"by chance alone {100 * (ece.noise_floor or 0):.1f} %"
+    )
+
+
+def _top(probs: Array, labels: Array, from_logits: bool) -> "tuple[Tensor, Tensor]":
+    found = top_labels(predictions(probs, labels, from_logits=from_logits).blocks())
+    return found.confidence.cpu(), found.correct.cpu()
+
+
+def _short(count: int) -> str:
+    """A count in at most four characters."""
+    if count < 1000:
+        return str(count)
+    power = min(3, int(math.log10(count)) // 3)
+    return f"{count / 1000**power:.3g}{' kMG'[power]}"

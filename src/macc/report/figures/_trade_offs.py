@@ -1,0 +1,92 @@
+"""Accuracy against calibration."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from macc.metrics import Estimate
+from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, panel, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names that nobody beats: no other is as accurate and as well calibrated, and better in one of both.
+
+    Args:
+        points: Accuracy and calibration error, by name.
+
+    Example:
+        >>> front({"a": (0.90, 0.010), "b": (0.92, 0.020), "c": (0.89, 0.015)})
+        ['a', 'b']
+    """
+    kept = [
+        name
+        for name, (accuracy, error) in points.items()
+        if not any(a >= accuracy and e <= error and (a > accuracy or e < error) for a, e in points.values())
+    ]
+    return sorted(kept, key=lambda name: points[name])
+
+
+def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None" = None) -> "Figure":
+    """Draw accuracy against SCE with their intervals, and the front of those that no other beats in both.
+
+    Args:
+        points: Accuracy and SCE of each model, by its name, as :func:`macc.evaluate` gives them.
+        ax: Axes to draw into; a new figure by default.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> import macc
+        >>> report = macc.evaluate([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1], metrics=["accuracy", "sce"])
+        >>> figure = pareto({"mine": (report["accuracy"], report["sce"])})
+        >>> figure.axes[0].get_xlabel()
+        'accuracy (%)'
+    """
+    best = front({name: (accuracy.value, error.value) for name, (accuracy, error) in points.items()})
+    with panel(ax) as ax:
+        for name, (accuracy, error) in points.items():
+            x, y = 100 * accuracy.value, 1000 * error.value
+            colour = BLUE if name in best else FAINT
+            ax.errorbar(
+                [x],
+                [y],
+                xerr=_reach(x, 100 * accuracy.low, 100 * accuracy.high),
+                yerr=_reach(y, 1000 * error.low, 1000 * error.high),
+                fmt="o",
+                color=colour,
+                elinewidth=0.8,
+                alpha=0.9,
+                markersize=6,
+            )
+            ax.annotate(
+                plain(name), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=8.5, color=INK
+            )
+        x_front = [100 * points[name][0].value for name in best]
+        y_front = [1000 * points[name][1].value for name in best]
+        ax.plot(
+            x_front,
+            y_front,
+            color=BLUE,
+            linewidth=1,
+            linestyle="--",
+            drawstyle="steps-post",
+            marker="o",
+            markersize=6,
+            label="no other is better in both",
+            zorder=1,
+        )
+        ax.legend(loc="best")
+        ax.margins(0.12)
+        ax.set(xlabel="accuracy (%)", ylabel="SCE (1e-3)")
+        ax.set_ylim(bottom=0)
+        ax.grid(color=RULE)
+    return figure_of(ax)
+
+
+def _reach(value: float, low: float, high: float) -> list[list[float]]:
+    """How far an interval reaches to both sides; nothing where there is none."""
+    return [[max(0.0, value - low)], [max(0.0, high - value)]] if low <= high else [[0.0], [0.0]]

@@ -1,0 +1,534 @@
+"""The report: one HTML file that says and shows what runs found, and needs nothing outside itself."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from macc import __version__, metrics
+from macc.data import Splits
+from macc.metrics import Report
+from macc.metrics._files import Loaded, write_whole
+from macc.metrics._tables import number, thousands
+from macc.report import _tables, figures, kinds
+from macc.report._sources import Source, environment_rows, open_sources
+from macc.report._svg import data_uri, inline
+from macc.report._tables import Table
+from macc.report.figures._style import style
+from macc.report.kinds import Wanted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MISTAKES = 12
+WORST = 5
+MOST_DETAILS = 24
+MOST_COMPARED = 12
+MOST_DRAWN = 8
+"""More lines or panels than this in one figure cannot be read."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure on the page."""
+
+    title: str
+    svg: str
+    caption: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong prediction that the model was sure of."""
+
+    index: int
+    label: str
+    predicted: str
+    confidence: float
+    image: str | None
+
+
+@dataclass
+class Detail:
+    """Everything about one run."""
+
+    key: str
+    name: str
+    path: str
+    facts: dict[str, str]
+    verdict: str
+    worst: str
+    classes: Table | None
+    figures: list[Shown]
+    mistakes: list[Mistake]
+    mistakes_note: str
+    recipe: str
+    environment: dict[str, str]
+
+
+@dataclass
+class Group:
+    """Runs that were tested on the same samples, and so can be compared."""
+
+    title: str
+    sources: list[Source]
+    table: Table | None = None
+    figures: list[Shown] = field(default_factory=list)
+
+
+@dataclass
+class Page:
+    """What the template shows."""
+
+    title: str
+    notes: list[str]
+    findings: list[str]
+    tables: list[Table]
+    groups: list[Group]
+    details: list[Detail]
+    left_out: list[str]
+    figures: list[Shown] = field(default_factory=list)
+    version: str = __version__
+
+
+def write(
+    paths: Sequence[str | PathLike[str]],
+    output: str | PathLike[str],
+    *,
+    split: str = "test",
+    root: str | PathLike[str] | None = None,
+    title: str | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> Path:
+    """Write the report of run folders and prediction files.
+
+    Args:
+        paths: Run folders or prediction files; the first is what the others are compared with.
+        output: The ``.html`` file.
+        split: Which of a run's predictions.
+        root: The folder with data files, for class names and images.
+        title: The heading; the data sets by default.
+        on_progress: Called with the share of the work done.
+
+    Returns:
+        The file written.
+    """
+    if not paths:
+        raise ValueError("give at least one run folder, prediction file or experiment to report on")
+    return write_page(
+        output,
+        open_sources(paths),
+        split=split,
+        root=root,
+        title=title,
+        on_progress=on_progress,
+    )
+
+
+def write_page(
+    output: str | PathLike[str],
+    sources: Sequence[Source],
+    *,
+    split: str = "test",
+    root: str | PathLike[str] | None = None,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    findings: Sequence[str] = (),
+    tables: Sequence[Table] = (),
+    extra: Sequence[Shown] = (),
+    left_out: Sequence[str] = (),
+    of_experiment: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Path:
+    """Write the report of sources, with what an experiment adds to it."""
+    path = Path(output)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{path}: the report is an .html file; end its name so")
+    _jinja()  # before the work, not after it
+    builder = _Builder(sources, split, root, on_progress or (lambda _: None), of_experiment=of_experiment)
+    page = builder.page(title, extra)
+    page.left_out = [*left_out, *page.left_out]
+    page.notes = list(dict.fromkeys([*notes, *([] if of_experiment else page.notes)]))
+    page.findings = [*findings, *page.findings]
+    page.tables = list(tables)
+    text = render(page)
+    with write_whole(path) as file:
+        file.write(text.encode())
+    return path
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    jinja2 = _jinja()
+    folder = resources.files("macc") / "report" / "templates"
+    texts = {name: (folder / name).read_text("utf-8") for name in ("report.html", "report.css", "report.js")}
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader(texts),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_kept_together,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = texts["report.js"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text: str = environment.get_template("report.html").render(
+        page=page, script=script, css=texts["report.css"], script_hash=digest
+    )
+    return text
+
+
+def _jinja() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ValueError(
+            f'the report needs Jinja2 ({error}); install it with: pip install "macc-torch[report]"'
+        ) from error
+    return jinja2
+
+
+def _kept_together(value: object) -> object:
+    """A number and its unit are not parted by the end of a line."""
+    plain = isinstance(value, str) and not hasattr(value, "__html__")
+    return str(value).replace(" %", "\u00a0%") if plain else value
+
+
+class _Builder:
+    """Measures and draws; what cannot be had is left out, and the page says so."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        split: str,
+        root: str | PathLike[str] | None,
+        on_progress: Callable[[float], None],
+        *,
+        of_experiment: bool,
+    ) -> None:
+        self.of_experiment = of_experiment
+        self.sources = list(sources)
+        self.split, self.root, self.on_progress = split, root, on_progress
+        self.left_out: list[str] = []
+        self.reports: dict[str, Report] = {}
+        self.loaded: dict[str, Loaded] = {}
+        self.data: dict[str, Splits | None] = {}
+        self.drawn = 0
+
+    def page(self, title: str | None, extra: Sequence[Shown]) -> Page:
+        """Everything of the page."""
+        names = self._data_names()
+        steps = 2 * len(self.sources) + 2
+        for index, source in enumerate(self.sources):
+            self._measure(source)
+            self.on_progress((index + 1) / steps)
+        groups = self._groups()
+        # An experiment has sentences of its own, about all seeds.
+        findings: list[str] = []
+        if not self.of_experiment:
+            findings = [f"{source.name}: {self.reports[source.name].verdict()}" for source in self.sources]
+        for index, group in enumerate(groups):
+            reports = {source.name: self.reports[source.name] for source in group.sources}
+            group.table = _tables.comparison(f"compared-{index}", group.title, reports)
+            if not self.of_experiment:
+                findings += self._compared(group)
+            group.figures = self._figures(group)
+        details = []
+        for index, source in enumerate(self.sources[:MOST_DETAILS]):
+            details.append(self._detail(index, source))
+            self.on_progress((len(self.sources) + 2 + index) / steps)
+        if len(self.sources) > MOST_DETAILS:
+            self.left_out.append(
+                f"Details of {len(self.sources) - MOST_DETAILS} more runs are left out; report on fewer to see them."
+            )
+        scales = dict.fromkeys(s.recipe.scale for s in self.sources if s.recipe is not None)
+        reduced = [scale for scale in scales if scale != "full"]
+        notes = []
+        if reduced:
+            notes.append(f"Reduced scale ({', '.join(reduced)}): not the settings of the paper.")
+        self.on_progress(1.0)
+        return Page(
+            title=title or f"Calibration: {', '.join(names)}",
+            notes=notes,
+            findings=findings,
+            tables=[],
+            groups=groups,
+            details=details,
+            left_out=list(dict.fromkeys(self.left_out)),
+            figures=list(extra),
+        )
+
+    def _data_names(self) -> list[str]:
+        names = [s.path.name if s.recipe is None else s.recipe.label for s in self.sources]
+        return list(dict.fromkeys(names))[:4]
+
+    def _measure(self, source: Source) -> None:
+        found = source.predictions(self.split)
+        splits = self._splits(source)
+        names = found.classes if splits is None else list(splits.classes)
+        size = found.scores.shape[1] if found.scores.ndim == 2 else 2
+        self.loaded[source.name] = found
+        self.reports[source.name] = metrics.evaluate(
+            found.scores,
+            found.labels,
+            from_logits=found.from_logits,
+            classes=names if names is not None and len(names) == size else None,
+        )
+
+    def _splits(self, source: Source) -> Splits | None:
+        """The data of a run, where they are here; loaded once for runs that share them."""
+        if source.run is None or source.recipe is None:
+            return None
+        key = f"{source.recipe.dataset} {source.recipe.subset.model_dump_json()}"
+        if key not in self.data:
+            try:
+                self.data[key] = source.data(self.root)
+            except ValueError as error:
+                self.left_out.append(
+                    f"Class names and inputs of {source.recipe.dataset} are left out: {error}"
+                )
+                self.data[key] = None
+        return self.data[key]
+
+    def _groups(self) -> list[Group]:
+        found: dict[bytes, Group] = {}
+        for source in self.sources:
+            labels = self.loaded[source.name].labels.astype("int64")
+            key = hashlib.sha256(labels.tobytes()).digest()
+            name = source.path.name if source.recipe is None else source.recipe.dataset
+            title = f"{name}, {self.split} split: {thousands(len(labels))} samples"
+            if self.of_experiment:
+                title += ", the first seed of each method"
+            found.setdefault(key, Group(title, [])).sources.append(source)
+        return list(found.values())
+
+    def _compared(self, group: Group) -> list[str]:
+        """A sentence for each run against the first: is it better calibrated, and is it more than chance?"""
+        first, *others = group.sources
+        others = others[:MOST_COMPARED]
+        found = []
+        for other in others:
+            pair = (self.loaded[other.name], self.loaded[first.name])
+            if pair[0].probs().shape != pair[1].probs().shape:
+                continue
+            result = metrics.compare(
+                pair[0].probs(), pair[1].probs(), pair[0].labels, metrics=["accuracy", "ece"]
+            )
+            found.append((other.name, result))
+        corrected = metrics.holm([result["ece"].p for _, result in found])
+        return [
+            _sentence(name, first.name, result, p) for (name, result), p in zip(found, corrected, strict=True)
+        ]
+
+    def _figures(self, group: Group) -> list[Shown]:
+        """Every figure that these runs have the files for."""
+        wanted = Wanted(group.sources[:MOST_DRAWN], self.split, self.root)
+        if len(group.sources) > MOST_DRAWN:
+            self.left_out.append(
+                f"The figures of {group.title} show the first {MOST_DRAWN} of {len(group.sources)} runs."
+            )
+        found = []
+        for kind, (title, caption, wide) in _FIGURES.items():
+            shown = self._draw(title, caption, wide, lambda kind=kind: kinds.KINDS[kind].draw(wanted))  # type: ignore[misc]
+            if shown is not None:
+                found.append(shown)
+        if len(wanted.sources) >= 2 and wanted.sources[0].run is not None:
+            two = Wanted(wanted.sources[:2], self.split, self.root)
+            names = " and ".join(source.name for source in two.sources)
+            shown = self._draw(
+                f"Where {names} differ most",
+                kinds.SAMPLES_RULE,
+                True,
+                lambda: kinds.KINDS["samples"].draw(two),
+            )
+            if shown is not None:
+                found.append(shown)
+        return found
+
+    def _draw(self, title: str, caption: str, wide: bool, draw: "Callable[[], Figure]") -> Shown | None:
+        try:
+            with style():
+                figure = draw()
+        except ValueError as error:
+            self.left_out.append(f"{title}: {error}")
+            return None
+        figure.supxlabel("")  # the caption says it on the page
+        self.drawn += 1
+        return Shown(title, inline(figure, f"figure-{self.drawn}", f"{title}. {caption}"), caption, wide)
+
+    def _detail(self, index: int, source: Source) -> Detail:
+        report, found = self.reports[source.name], self.loaded[source.name]
+        splits = self._splits(source)
+        key = f"run-{index}"
+        shown = self._draw(
+            "Reliability",
+            "A bar is the accuracy of a bin, the hatched part its gap to the confidence claimed; "
+            "below, how many samples each bin holds.",
+            False,
+            lambda: figures.reliability_diagram(report),
+        )
+        drawn = [] if shown is None else [shown]
+        if source.run is not None:
+            history = {source.name: source.history()}
+            shown = self._draw(
+                "Training",
+                "Each loss term, and validation after every epoch.",
+                True,
+                lambda: kinds.draw_training(history),
+            )
+            drawn += [] if shown is None else [shown]
+        mistakes, note = self._mistakes(found, report, splits)
+        return Detail(
+            key=key,
+            name=source.name,
+            path=str(source.path),
+            facts=_facts(source),
+            verdict=report.verdict(),
+            worst=_worst(report),
+            classes=_tables.classes(f"classes-{index}", report, _recalls(found, report.num_classes)),
+            figures=drawn,
+            mistakes=mistakes,
+            mistakes_note=note,
+            recipe="" if source.recipe is None else (source.path / "recipe.yaml").read_text("utf-8"),
+            environment={} if source.run is None else environment_rows(source.run),
+        )
+
+    def _mistakes(self, found: Loaded, report: Report, splits: Splits | None) -> tuple[list[Mistake], str]:
+        probs, labels = torch.from_numpy(found.probs()), torch.from_numpy(found.labels).long()
+        if probs.ndim == 1:
+            probs = torch.stack([1 - probs, probs], dim=1)
+        confidence, predicted = probs.max(dim=1)
+        wrong = (predicted != labels).nonzero()[:, 0]
+        order = wrong[confidence[wrong].argsort(descending=True, stable=True)][:MISTAKES]
+        part = None if splits is None else splits.parts().get(self.split)
+        if part is not None and (splits is None or splits.kind != "image" or len(part) != len(labels)):
+            part = None
+        names = [row.name for row in report.classes]
+        rows = [
+            Mistake(
+                index=i,
+                label=names[int(labels[i])],
+                predicted=names[int(predicted[i])],
+                confidence=float(confidence[i]),
+                image=None if part is None else data_uri(part.inputs[i]),
+            )
+            for i in order.tolist()
+        ]
+        if not rows:
+            return rows, "There is no wrong prediction."
+        return rows, f"{len(rows)} of {thousands(len(wrong))} wrong predictions, the most confident first."
+
+
+_FIGURES: dict[str, tuple[str, str, bool]] = {
+    "reliability": (
+        "Is the confidence right?",
+        "A bar is the accuracy of the predictions of one confidence, the hatched part its gap to that confidence; "
+        "below, how many there are.",
+        True,
+    ),
+    "mistakes": (
+        "Confidence of wrong predictions",
+        "Each outline is the share of a run's own mistakes in each bin: further left is better.",
+        False,
+    ),
+    "risk-coverage": (
+        "Answering only the sure cases",
+        "Error rate on the most confident share of cases, when the others are handed to a person: lower is better.",
+        False,
+    ),
+    "pareto": (
+        "Accuracy and calibration",
+        "Right and low is good. The dashed line joins those that no other beats in both.",
+        False,
+    ),
+    "confidence": (
+        "Confidence of all predictions",
+        "Solid: accuracy; dotted: mean confidence. Dotted to the right of solid is over-confident.",
+        True,
+    ),
+    "severity": (
+        "Under shift",
+        "A line is the mean over kinds of shift; with one or two runs the shade is their range.",
+        True,
+    ),
+    "convergence": ("The test split over training", "After every epoch; nothing is selected by it.", True),
+    "certainty": (
+        "Calibration error against certainty",
+        "Samples ordered by mean certainty over classes, in groups of equal size; grey marks: chance alone.",
+        True,
+    ),
+    "gap": (
+        "Certainty against confidence",
+        "|certainty − confidence| over all samples and classes, with 10 dropout masks at test.",
+        True,
+    ),
+    "training": ("Training", "Each loss term, and validation after every epoch.", True),
+}
+
+
+def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> str:
+    ece, accuracy = result["ece"], result["accuracy"]
+    points = number(ece.value, "%", ece.high - ece.low, sign=True)
+    ends = " … ".join(number(end, "%", ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
+    change = number(accuracy.value, "%", accuracy.high - accuracy.low, sign=True)
+    if p < LEVEL:
+        verdict = "better calibrated" if ece.value < 0 else "worse calibrated"
+    else:
+        verdict = "no clear difference in calibration"
+    shown = "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    return (
+        f"{name} against {first}: {verdict}, ECE {points} points ({ends}, p {shown} by Holm); "
+        f"accuracy {change} points."
+    )
+
+
+def _worst(report: Report) -> str:
+    """The classes whose calibration error is more than chance, the worst first."""
+    clear = sorted((row for row in report.classes if row.ece.low > 0), key=lambda row: -row.ece.value)
+    if not clear:
+        return "No class has a calibration error that is more than chance."
+    words = []
+    for row in clear[:WORST]:
+        kind = "over" if row.mean_probability > row.frequency else "under"
+        words.append(
+            f"{row.name} ({number(row.ece.value, '%', row.ece.high - row.ece.low, suffix=True)}, "
+            f"{kind}-predicted)"
+        )
+    more = f" and {len(clear) - WORST} more" if len(clear) > WORST else ""
+    return f"Worst calibrated classes: {', '.join(words)}{more}."
+
+
+def _recalls(found: Loaded, num_classes: int) -> list[float]:
+    probs = torch.from_numpy(found.probs())
+    predicted = (probs > 0.5).long() if probs.ndim == 1 else probs.argmax(dim=1)
+    labels = torch.from_numpy(found.labels).long()
+    totals = torch.bincount(labels, minlength=num_classes).double()
+    hits = torch.bincount(labels[predicted == labels], minlength=num_classes).double()
+    return [float(value) for value in hits / totals]
+
+
+def _facts(source: Source) -> dict[str, str]:
+    recipe = source.recipe
+    if recipe is None or source.run is None:
+        return {"file": str(source.path)}
+    found = {"data": recipe.dataset, "model": recipe.model, "loss": recipe.loss}
+    if not isinstance(recipe.head, str):
+        found["head"] = f"dropout {recipe.head.p:g}, {recipe.head.samples} masks, {recipe.head.estimator}"
+    found |= {"epochs": str(recipe.epochs), "seed": str(recipe.seed), "scale": recipe.scale}
+    seconds = sum(float(row.get("seconds", 0)) for row in source.history())
+    found["training time"] = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    found["folder"] = str(source.path)
+    return found
+
+
+def how_to_open(path: Path) -> str:
+    """The last line of a command that wrote a report."""
+    return f"report: {path}\n  open it in a browser: {path.absolute().as_uri()}"

@@ -1,0 +1,164 @@
+"""``macc plot``: every kind draws what lies in run folders and files, or says what is missing and how to make it."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from macc import metrics, training
+from macc.metrics import _files
+from macc.report import kinds
+from macc.report._sources import Source, name_apart, open_sources
+from report_runs import digits_runs, hostile_csv, plain_run
+
+pytestmark = pytest.mark.xdist_group("report")
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [*((kind, "svg") for kind in sorted(kinds.KINDS)), ("reliability", "png")]
+)
+def test_every_kind_is_written(kind, form, tmp_path):
+    path = tmp_path / f"a.{form}"
+    assert kinds.command(kind, digits_runs(), path, split="test", root=None) == str(path)
+
+    start = path.read_bytes()[:8]
+    assert start == (b"\x89PNG\r\n\x1a\n" if form == "png" else b"<?xml ve")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_convergence_is_of_the_test_split_after_each_epoch():
+    figure = kinds.plot("convergence", digits_runs())
+    for ax, metric, unit in zip(figure.axes, ("ece", "sce"), (100, 1000), strict=True):
+        assert len(ax.lines) == 2
+        for line, path in zip(ax.lines, digits_runs(), strict=True):
+            wanted = []
+            for epoch in (1, 2):
+                found = np.load(path / "predictions" / "epochs" / f"test-{epoch}.npz")
+                wanted.append(
+                    unit * getattr(metrics, metric)(found["logits"], found["labels"], from_logits=True)
+                )
+            assert line.get_ydata() == pytest.approx(wanted)
+
+
+def test_severity_is_the_mean_over_kinds_of_shift():
+    figure = kinds.plot("severity", digits_runs()[:1])
+    run = training.open_run(digits_runs()[0])
+    wanted = [100 * metrics.ece(*run.predictions("test"), from_logits=True)]
+    for level in range(1, 6):
+        cells = [run.predictions(f"digits/{shift}-{level}") for shift in ("noise", "rotation")]
+        wanted.append(100 * sum(metrics.ece(*cell, from_logits=True) for cell in cells) / 2)
+
+    (line,) = figure.axes[0].lines
+    assert line.get_xdata().tolist() == [0, 1, 2, 3, 4, 5]
+    assert line.get_ydata() == pytest.approx(wanted)
+
+
+def test_the_gap_has_a_panel_in_and_one_out_of_domain():
+    titles = [ax.get_title() for ax in kinds.plot("gap", digits_runs()).axes]
+
+    assert titles == [
+        f"{name}, {where}" for name in ("NLL", "NLL+MACC") for where in ("test", "digits under shift")
+    ]
+
+
+def test_training_has_a_panel_for_each_term():
+    figure = kinds.plot("training", digits_runs())
+    labels = [ax.get_ylabel() for ax in figure.axes]
+
+    assert labels[:3] == ["loss", "CrossEntropy", "MACC"]
+    assert labels[3:7] == ["NLL", "accuracy (%)", "ECE (%)", "SCE (1e-3)"]
+    rows = training.open_run(digits_runs()[1]).history
+    assert figure.axes[2].lines[0].get_ydata() == pytest.approx([row["train/MACC"] for row in rows])
+
+
+def test_the_rule_stands_under_the_samples():
+    figure = kinds.plot("samples", digits_runs())
+
+    assert " ".join(figure.get_supxlabel().split()) == kinds.SAMPLES_RULE
+
+
+def test_prediction_files_are_drawn_too(tmp_path):
+    path = hostile_csv(tmp_path)
+    for kind in ("reliability", "confidence", "mistakes", "pareto", "risk-coverage"):
+        kinds.plot(kind, [path, digits_runs()[0]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("gap", r"test.npz holds no moments of the logits; make them with `macc predict .* --moments`"),
+        ("certainty", r"make them with `macc predict .* --moments`"),
+        (
+            "convergence",
+            r"has no predictions after every epoch; train it with --set 'epoch_predictions=\[\"test\"\]'",
+        ),
+        ("severity", r"has no predictions under shift; make them with `macc predict .* --data digits`"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_command_that_makes_it(kind, message):
+    with pytest.raises(ValueError, match=message):
+        kinds.plot(kind, [plain_run()])
+
+
+def test_errors_are_one_sentence(tmp_path):
+    path = hostile_csv(tmp_path)
+    for kind, paths, message in (
+        ("reliabilty", [plain_run()], "no figure is called 'reliabilty'; did you mean 'reliability'?"),
+        ("reliability", [], "give a run folder or a prediction file to draw reliability of"),
+        ("reliability", [tmp_path / "none"], "does not exist; give run folders or prediction files"),
+        ("reliability", [tmp_path], "is no run folder"),
+        ("training", [path], "is a file of predictions and was not trained here"),
+        ("convergence", [path], "has no epochs; give a run folder"),
+        ("severity", [path], "shifted test sets lie in run folders"),
+        ("gap", [path], "has no moments"),
+        ("samples", [plain_run()], "samples shows what two runs say of the same images, got 1 runs"),
+        ("samples", [path, plain_run()], "were not tested on the same samples"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            kinds.plot(kind, paths)
+    with pytest.raises(ValueError, match="a figure is written as .svg, .png or .pdf"):
+        kinds.command("reliability", [plain_run()], tmp_path / "a.bmp", split="test", root=None)
+    with pytest.raises(ValueError, match="has no predictions 'tset'; there are"):
+        kinds.plot("reliability", [plain_run()], split="tset")
+
+
+def test_sources_get_names_that_tell_them_apart(tmp_path):
+    one, two = digits_runs()
+    names = [source.name for source in open_sources([one, two, plain_run()])]
+    assert names == ["NLL, p 0.2", "NLL+MACC", "NLL, no dropout"]
+
+    assert [s.name for s in open_sources([one, one])] == ["NLL, 1", "NLL, 2"]
+    same = [Source(tmp_path / name / "a.npz", "a") for name in ("x", "y")]
+    assert [s.name for s in name_apart(same)] == ["a, 1", "a, 2"]
+
+
+def test_the_command_line_draws_and_lists(tmp_path):
+    def macc(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "macc", "plot", *map(str, words)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+
+    assert [line.split()[0] for line in kinds.listing().splitlines()] == list(kinds.KINDS)
+    drawn = macc("confidence", plain_run())
+    assert (drawn.returncode, drawn.stdout, drawn.stderr) == (0, "confidence.svg\n", "")
+    wrong = macc("gap", plain_run(), "-o", "gap.png")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("macc: ")
+    assert wrong.stderr.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["confidence.svg"]
+
+
+def test_a_name_apart_is_not_needed_for_what_differs():
+    assert [s.name for s in open_sources(digits_runs())] == ["NLL", "NLL+MACC"]
+
+
+def test_predictions_of_a_run_are_read_as_logits():
+    found = open_sources(digits_runs()[:1])[0].predictions("test")
+
+    assert isinstance(found, _files.Loaded)
+    assert found.from_logits

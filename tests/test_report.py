@@ -1,0 +1,219 @@
+"""The report: one file, whole, that shows hostile names and runs nothing but its own script."""
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import macc
+from macc import training
+from macc.report import _tables, page
+from macc.report._tables import Cell, ranked
+from report_runs import HOSTILE, IMAGE, digits_runs, hostile_csv, hostile_run, plain_run
+
+pytestmark = pytest.mark.xdist_group("report")
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes, and all text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    shares = []
+    assert page.write(digits_runs(), path, on_progress=shares.append) == path
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    return path.read_text()
+
+
+def test_it_needs_nothing_outside_itself(written):
+    reader = Reader(written)
+    addresses = [
+        value
+        for _, attributes in reader.elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href", "action", "srcset", "data")
+    ]
+
+    assert len(addresses) > 20
+    assert all(value.startswith(("#", "data:")) for value in addresses)
+    assert not re.search(r"url\((?!#)", written)
+    assert "@import" not in written
+    assert len(written) < 5e6
+
+
+def test_only_its_own_script_may_run(written):
+    reader = Reader(written)
+    scripts = re.findall(r"<script>(.*?)</script>", written, re.DOTALL)
+    assert len(scripts) == sum(tag == "script" for tag, _ in reader.elements) == 1
+    policy = next(a["content"] for t, a in reader.elements if a.get("http-equiv"))
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert not any(name.startswith("on") for _, a in reader.elements for name in a)
+
+
+def test_identifiers_are_unique_and_point_somewhere(written):
+    reader = Reader(written)
+    ids = [a["id"] for _, a in reader.elements if "id" in a]
+
+    assert len(ids) == len(set(ids))
+    for _, attributes in reader.elements:
+        for name in ("href", "xlink:href"):
+            if attributes.get(name, "").startswith("#"):
+                assert attributes[name][1:] in ids
+        for name in ("aria-controls", "aria-labelledby"):
+            if name in attributes:
+                assert attributes[name] in ids
+    assert set(re.findall(r"url\(#([^)]*)\)", written)) <= set(ids)
+
+
+def test_it_says_what_was_measured(written):
+    text = Reader(written).text.replace("\u00a0", " ")
+    run = training.open_run(digits_runs()[1])
+    report = macc.evaluate(*run.predictions("test"), from_logits=True)
+
+    assert f"NLL+MACC: {report.verdict()}" in text
+    assert "NLL+MACC against NLL: " in text
+    assert "Reduced scale (smoke): not the settings of the paper." in text
+    assert "Worst calibrated classes: " in text or "No class has a calibration error" in text
+    for word in ("CrossEntropy + 5*MACC(warmup=10)", "data_sha256", "dropout 0.2, 10 masks, sampled"):
+        assert word in text
+    for title in ("Is the confidence right?", "Under shift", "Certainty against confidence", "Training"):
+        assert title in text
+
+
+def test_the_table_has_the_numbers_of_the_metrics(written):
+    run = training.open_run(digits_runs()[0])
+    logits, labels = run.predictions("test")
+    values = re.search(r'<table class="sortable" id="compared-0">.*?</table>', written, re.DOTALL)[0]
+    first = re.findall(r"<tr>.*?</tr>", values, re.DOTALL)[1]
+    numbers = [float(value) for value in re.findall(r'data-value="([^"]*)"', first)]
+
+    assert len(numbers) == len(_tables.COLUMNS)
+    for name, value in zip(_tables.COLUMNS, numbers, strict=True):
+        if name == "gap":
+            confidence = logits.double().softmax(1).amax(1).mean()
+            assert value == pytest.approx(
+                float(confidence) - macc.metrics.accuracy(logits, labels, from_logits=True)
+            )
+        else:
+            wanted = getattr(macc.metrics, name)(logits, labels, from_logits=True)
+            assert value == pytest.approx(wanted)
+    assert first.count("chance") == 4  # ECE, SCE, smooth ECE, MCE
+
+
+def test_the_most_confident_mistakes_are_shown_with_their_images(written):
+    logits, labels = training.open_run(digits_runs()[0]).predictions("test")
+    confidence, predicted = logits.double().softmax(1).max(1)
+    wrong = (predicted != labels).nonzero()[:, 0]
+    order = wrong[confidence[wrong].argsort(descending=True)][:12]
+    article = re.search(r'<article class="run" id="run-0".*?</article>', written, re.DOTALL)[0]
+    shown = re.findall(r'alt="Sample (\d+), which is (\d)"', article)
+
+    assert [(int(i), int(k)) for i, k in shown] == [(int(i), int(labels[i])) for i in order]
+    assert article.count("data:image/png;base64,") == len(order)
+
+
+def test_hostile_names_are_shown_and_not_run(tmp_path):
+    paths = [hostile_run(tmp_path), hostile_csv(tmp_path)]
+    title = "</title><script>window.hacked = 4</script>"
+    text = page.write(paths, tmp_path / "a.html", title=title).read_text()
+    reader = Reader(text)
+
+    assert sum(tag == "script" for tag, _ in reader.elements) == 1
+    assert not any("onerror" in attributes for _, attributes in reader.elements)
+    assert all(
+        attributes.get("src", "data:").startswith("data:")
+        for tag, attributes in reader.elements
+        if tag == "img"
+    )
+    for name in (HOSTILE, IMAGE, r"$\frac{", title, "<img src=x onerror=alert(3)>"):
+        assert name in reader.text
+
+
+def test_without_the_data_classes_are_numbered_and_it_says_so(tmp_path):
+    path = hostile_run(tmp_path)
+    (tmp_path / "evil.npz").unlink()
+    text = Reader(page.write([path], tmp_path / "a.html").read_text()).text
+
+    assert "there is no file" in text
+    assert "sample" in text
+
+
+def test_one_run_has_no_tabs_and_no_marks(tmp_path):
+    text = page.write([plain_run()], tmp_path / "a.html").read_text()
+
+    body = text.partition("</style>")[2]
+    assert 'role="tab"' not in body
+    assert "rank-1" not in body
+    assert "has no predictions under shift; make them with" in text
+
+
+def test_runs_on_other_data_are_not_compared(tmp_path):
+    text = Reader(page.write([plain_run(), hostile_csv(tmp_path)], tmp_path / "a.html").read_text()).text
+
+    assert "against NLL" not in text
+
+
+def test_best_and_second_best_are_by_what_is_read():
+    cells = [Cell("1.2 %", 0.0121), Cell("1.2 %", 0.0119), Cell("3.0 %", 0.03), Cell("4.0 %", 0.04)]
+    assert [cell.rank for cell in ranked(cells, "lower")] == [1, 1, 2, 0]
+    assert [cell.rank for cell in ranked(cells, "higher")] == [0, 0, 2, 1]
+    near = [Cell("−0.5 %", -0.005), Cell("+0.2 %", 0.002), Cell("–", float("nan"))]
+    assert [cell.rank for cell in ranked(near, "zero")] == [2, 1, 0]
+    assert [cell.rank for cell in ranked(cells[:2], "lower")] == [0, 0]
+
+
+def test_errors_leave_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="the report is an .html file"):
+        page.write([plain_run()], tmp_path / "a.pdf")
+    with pytest.raises(ValueError, match="give at least one run folder"):
+        page.write([], tmp_path / "a.html")
+    with pytest.raises(ValueError, match="has no predictions 'nothing'"):
+        page.write([plain_run()], tmp_path / "a.html", split="nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_how_to_open_it(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "macc", "report", str(plain_run()), "-o", "a.html"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "report: a.html",
+        f"  open it in a browser: {(tmp_path / 'a.html').as_uri()}",
+    ]
+    assert result.stderr == ""
+
+
+def test_without_jinja_the_error_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ValueError, match=r'pip install "macc-torch\[report\]"'):
+        page.write([plain_run()], tmp_path / "a.html")

@@ -1,0 +1,180 @@
+"""Figures and the report of an experiment: its numbers, its rule, its files, and what is missing."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from macc import experiments, metrics, training
+from macc.experiments import _file
+from macc.experiments._run import folder_of
+from macc.report import experiment, paper
+from report_runs import HOSTILE
+
+pytestmark = pytest.mark.xdist_group("report")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """An experiment with two seeds, epochs, moments and a shifted set; its folder and result."""
+    out = tmp_path_factory.mktemp("experiment")
+    mine = experiments.Experiment(
+        name="mine",
+        title=f"Mine {HOSTILE}",
+        figure="certainty",
+        kind="convergence",
+        moments=True,
+        datasets=["digits"],
+        seeds=2,
+        scale="smoke",
+        set={"epochs": 2, "head.p": 0.2},
+        tests={"test": "test", "shifted": "own/noise-1"},
+        methods=["CrossEntropy", {"name": HOSTILE, "loss": "CrossEntropy + 5*MACC(warmup=10)"}],
+    )
+    result = experiments.run(mine, out=out, workers=1)
+    return folder_of(mine, out), result
+
+
+def drawn(done, figure):
+    folder, result = done
+    found, rule = paper.draw(dataclasses.replace(result, figure=figure), folder.parent.parent)
+    assert " ".join(found.get_supxlabel().split()) == rule
+    assert rule.endswith("Reduced scale (smoke): not the paper's settings.")
+    return found
+
+
+def run_of(done, method, seed=0):
+    folder, result = done
+    member = next(run for run in result.runs if (run.method, run.seed) == (method, seed))
+    return training.open_run(folder.parent.parent / member.folder)
+
+
+def test_every_figure_an_experiment_may_name_is_drawn(done):
+    assert set(get_args(_file.Figure)) == set(paper.FIGURES)
+    for name in paper.FIGURES:
+        assert drawn(done, name).axes
+
+
+def test_figure_2_has_certainty_and_the_curves_of_each_pair(done):
+    left, right = drawn(done, "certainty").axes
+
+    assert left.get_title() == "digits: CrossEntropy"
+    wanted = [
+        1000
+        * sum(
+            metrics.sce(*run_of(done, HOSTILE, seed).predictions(f"epochs/test-{epoch}"), from_logits=True)
+            for seed in (0, 1)
+        )
+        / 2
+        for epoch in (1, 2)
+    ]
+    assert right.lines[1].get_ydata() == pytest.approx(wanted)
+
+
+def test_figure_3_has_both_models_in_and_out_of_domain(done):
+    titles = [ax.get_title() for ax in drawn(done, "gap").axes]
+
+    assert titles[:2] == ["CrossEntropy, digits", "CrossEntropy, digits under shift"]
+    assert len(titles) == 4
+
+
+def test_figure_4_takes_the_extremes_of_confidence(done):
+    figure = drawn(done, "confidence")
+    logits, labels = run_of(done, "CrossEntropy").predictions("test")
+    gap = float(logits.softmax(1).amax(1).mean()) - metrics.accuracy(logits, labels, from_logits=True)
+
+    assert f"digits {100 * gap:+.1f}".replace("-", "−") in figure.get_supxlabel()
+
+
+def test_the_page_has_the_cells_of_the_result(done):
+    folder, result = done
+    page, *files = experiment.write(folder)
+    text = page.read_text()
+
+    assert [file.name for file in files] == ["figure.svg", "figure.png"]
+    assert page == folder / "report.html"
+    table = re.search(r'<table class="sortable" id="table-1">.*?</table>', text, re.DOTALL)[0]
+    values = [float(value) for value in re.findall(r'data-value="([^"]*)"', table)]
+    wanted = [
+        result.cell("digits", "shifted", method, metric).mean
+        for method in result.methods
+        for metric in result.metrics("digits")
+    ]
+    assert values == pytest.approx(wanted)
+    assert "mean over 2 seeds and its 95 % interval" in text.replace("\u00a0", " ")
+    assert HOSTILE not in text
+    assert text.count("<script>") == 1
+    assert len(text) < 5e6
+
+
+def test_an_experiment_is_found_by_folder_file_and_name(done, monkeypatch):
+    folder, _ = done
+    out = folder.parent.parent
+    assert experiment.find(folder) == folder
+    assert experiment.find(folder / "result.json") == folder
+    assert experiment.find("mine", out) == folder
+    assert experiment.find("min", out) is None
+    monkeypatch.chdir(out)
+    assert experiment.find(folder.parent) is None
+    with pytest.raises(ValueError, match="is an experiment, which is reported alone"):
+        experiment.report_command(
+            [folder, folder], folder / "a.html", split="test", root=None, title=None, on_progress=print
+        )
+
+
+def test_what_stops_a_report_does_not_stop_the_experiment(done, monkeypatch):
+    folder, result = done
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    (line,) = experiment.finish(result, folder)
+    assert line.startswith("no report: the report needs Jinja2")
+
+
+def test_a_figure_without_its_predictions_is_left_out_and_said(done, tmp_path):
+    folder, _ = done
+    copy = tmp_path / "experiments" / "mine-smoke"
+    copy.mkdir(parents=True)
+    result = (folder / "result.json").read_text()
+    (copy / "result.json").write_text(result)
+    with pytest.raises(ValueError, match="is missing or not finished; an experiment's report needs its run"):
+        experiment.write(copy)
+    (copy / "result.json").write_text(result.replace('"figure": "certainty"', '"figure": "nothing"'))
+    for run in folder.parent.parent.glob("digits-*"):
+        (tmp_path / run.name).symlink_to(run)
+
+    page, *files = experiment.write(copy)
+    assert files == []
+    assert "no figure of an experiment is called" in page.read_text()
+
+
+@pytest.mark.parametrize("name", [f"fig{k}" for k in range(1, 7)])
+def test_the_figures_of_the_paper_are_experiments(name):
+    for scale in ("smoke", "cpu", "full"):
+        found = experiments.load(name, scale=scale)
+        assert found.figure in paper.FIGURES
+        assert found.title.startswith(f"Figure {name[3]}, ")
+    assert (found.kind == "convergence") == (name in ("fig2", "fig6"))
+    assert found.moments == (name in ("fig2", "fig3"))
+
+
+def test_an_experiment_ends_by_saying_how_to_open_its_report(tmp_path):
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        "datasets: digits\nmethods: [CrossEntropy]\nseeds: 1\nset: {epochs: 1}\ntests: {test: test}\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "macc", "run", str(file), "--scale", "smoke", "--workers", "1"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+    assert result.returncode == 0, result.stderr
+    page = tmp_path / "runs" / "experiments" / "tiny-smoke" / "report.html"
+    assert f"open it in a browser: {page.as_uri()}" in result.stdout
+    assert page.is_file()
