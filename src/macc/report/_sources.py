@@ -16,7 +16,8 @@ from macc import losses
 from macc.data import Splits
 from macc.data._arrays import read_npz
 from macc.heads import LogitMoments
-from macc.metrics._files import Loaded, load_predictions
+from macc.metrics._files import Loaded
+from macc.metrics._sources import open_source
 from macc.training.fitting import splits_for
 from macc.training.recipe import Recipe
 from macc.training.runs import Run, open_run
@@ -46,7 +47,7 @@ class Source:
     def predictions(self, split: str = "test") -> Loaded:
         """Scores and labels of a split; a file has one set of predictions, whatever it is called."""
         if self.run is None:
-            return load_predictions(self.path)
+            return open_source(self.path).load()
         logits, labels = self.run.predictions(split)
         return Loaded(logits.numpy(), labels.numpy(), True, None)
 
@@ -90,7 +91,7 @@ class Source:
                 f"{self.path} has no predictions after every epoch; train it with "
                 f"--set 'epoch_predictions=[\"{split}\"]'"
             )
-        return [(epoch, load_predictions(found[epoch])) for epoch in sorted(found)]
+        return [(epoch, open_source(found[epoch]).load()) for epoch in sorted(found)]
 
     def shifts(self) -> dict[str, dict[str, dict[int, str]]]:
         """Names of predictions under shift: by data set, kind of shift and level."""
@@ -148,7 +149,7 @@ def open_sources(paths: Sequence[str | PathLike[str]]) -> list[Source]:
             run = open_run(path)
             found.append(Source(path, losses.parse(run.recipe.loss).label, run))
         else:
-            load_predictions(path)
+            open_source(path).load()
             found.append(Source(path, path.stem))
     return name_apart(found)
 
