@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help demo test check format lint types bench evidence docs clean
 
 help:
-	@echo "make demo   train and compare on embedded data"
+	@echo "make demo   train and compare on embedded data, about two minutes on two cores"
 	@echo "make test   all tests, doctests and README examples"
 	@echo "make check  format, lint, types and make test"
 	@echo "make bench  speed ratios, printed as a table"
@@ -21,7 +21,6 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	@touch $@
 
-demo: export OMP_NUM_THREADS = 2
 demo: $(READY)
 	$(BIN)/macc run demo
 

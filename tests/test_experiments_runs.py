@@ -295,7 +295,7 @@ class TestFindings:
         assert sentence.startswith("digits: CE+MACC (ECE ")
         assert re.search(r"beats its own task loss CE \(\d+\.\d\d, p ", sentence)
         assert (
-            "It was not compared with the same head with single-pass dropout and the best other method"
+            "It is not compared with the same head with single-pass dropout and the best other method: this experiment has none."
             in sentence
         )
 

@@ -4,12 +4,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from scipy import stats
-
 from macc import losses, metrics
 from macc.experiments import _grids, _measure
 from macc.experiments._file import Method, half_of
-from macc.experiments._result import Cell, Comparison, Result, interval
+from macc.experiments._result import Cell, Comparison, Result, interval, paired_p
 from macc.experiments._runs import Case, Plan
 
 JUDGED = "ece"
@@ -109,10 +107,8 @@ def _tested(result: Result, plan: Plan, case: Case, own: Cell, other: Cell, why:
     if ends is None:
         ends, p = _paired_over_samples(result, plan, case, own, other)
         basis = "samples"
-    elif len(set(differences)) == 1:
-        p = 1.0 if differences[0] == 0 else 0.0
     else:
-        p = float(stats.ttest_rel(own.values, other.values).pvalue)
+        p = paired_p(differences)
     return Comparison(
         dataset=own.dataset,
         test=own.test,
@@ -179,8 +175,9 @@ def _sentence(
     absent = [why for key, why in _WHY.items() if key not in named]
     where = dataset if test == "test" else f"{dataset}, {test}"
     by = f", by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
+    first = (test, rule) == (result.tests[dataset][0], result.rules(dataset)[0])
     missing = (
-        f" It was not compared with {_and(absent)}, which this experiment does not train." if absent else ""
+        f" It is not compared with {_and(absent)}: this experiment has none." if absent and first else ""
     )
     return f"{where}{by}: {name} (ECE {text(own.mean)} {shown.unit}) {'; it '.join(said)}.{missing}"
 

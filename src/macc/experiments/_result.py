@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 FORMAT = 1
 
@@ -188,13 +188,25 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
         >>> round(low, 3), round(high, 3)
         (-0.484, 4.484)
     """
-    count = len(values)
-    if count < 2:
+    if len(values) < 2:
         return None
-    mean = math.fsum(values) / count
-    error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1) / count)
-    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * error
+    mean, error = _mean_and_error(values)
+    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
     return mean - half, mean + half
+
+
+def paired_p(differences: Sequence[float]) -> float:
+    """The p-value of a paired t-test, from at least two differences."""
+    mean, error = _mean_and_error(differences)
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return 2 * float(stdtr(len(differences) - 1, -abs(mean) / error))
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    count = len(values)
+    mean = math.fsum(values) / count
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1) / count)
 
 
 def ranks(means: Mapping[str, float], better: str, digits: int) -> dict[str, int]:

@@ -195,15 +195,23 @@ class Plan:
                 found[title] = cells
         case.tests = found
 
-    def _other_set(self, case: Case, name: str) -> tuple[str, list[str]] | None:
-        if name not in case.sets:
-            try:
-                splits = datasets.load(name, root=self.root)
-            except ValueError as error:
-                self.left_out.append(f"{case.name} under {name} is left out: {error}")
-                return None
-            case.sets[name] = list(splits.shifts)
-        return _folder(name), case.sets[name]
+    def _other_set(self, case: Case, names: str) -> tuple[str, list[str]] | None:
+        """Folder and shifts of the first of some data sets, ``this|or_that``, whose files are there."""
+        reasons = []
+        for name in names.split("|"):
+            if name not in case.sets:
+                try:
+                    case.sets[name] = list(datasets.load(name, root=self.root).shifts)
+                except ValueError as error:
+                    reasons.append(str(error))
+                    continue
+                if reasons:
+                    case.remarks.append(f"tested on {name}, because {reasons[0]}")
+            return _folder(name), case.sets[name]
+        text = f"{case.name} under {names.partition('|')[0]} is left out: {reasons[0]}"
+        if text not in self.left_out:
+            self.left_out.append(text)
+        return None
 
     def case(self, name: str) -> Case:
         """A case by what tables call it."""

@@ -59,7 +59,7 @@ def caption(result: Result) -> str:
     scale = "" if result.scale == "full" else f" Reduced scale: {result.scale}."
     seeds = f"{result.seeds} seeds: mean and half of its 95 % interval" if result.seeds > 1 else "One seed"
     if result.kind == "timing":
-        return f"{result.title}{scale}"
+        return f"{result.title}.{scale}"
     if result.seeds == 1:
         seeds += ": the intervals are over test samples"
     return f"{result.title or result.name}.{scale} {seeds}."

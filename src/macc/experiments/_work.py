@@ -28,8 +28,35 @@ if TYPE_CHECKING:
     import optuna
 
 PAUSE_SECONDS = 0.3
+GOODBYE = "stopped; what is done is kept, and the same command goes on"
 Event = tuple[str, Any]
 Tell = Callable[[Event], None]
+
+
+class _Stop:
+    """While entered, SIGINT and SIGTERM are noted, for the time between two trainings; a second one acts at once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number
+
+    def check(self) -> None:
+        """Stop here if it was asked for."""
+        if self.number is not None:
+            raise training.Interrupted(GOODBYE, self.number)
 
 
 class Worker:
@@ -50,19 +77,28 @@ class Worker:
         self.heartbeat = heartbeat
         self.studies: dict[tuple[str, str], GridStudy] = {}
         self.storage: optuna.storages.RDBStorage | None = None
+        self.stop = _Stop()
 
     def run(self) -> None:
-        """Work until nothing is open."""
+        """Work until nothing is open, or until SIGINT or SIGTERM asks to stop."""
         try:
-            while True:
-                did, waiting = self._round()
-                if not did and not waiting:
-                    return
-                if not did:
-                    time.sleep(PAUSE_SECONDS)
+            with self.stop:
+                self._work()
         finally:
             if self.storage is not None:
                 close_storage(self.storage)
+
+    def _work(self) -> None:
+        while True:
+            did, waiting = self._round()
+            if not did and not waiting:
+                return
+            if not did:
+                self._pause()
+
+    def _pause(self) -> None:
+        self.stop.check()
+        time.sleep(PAUSE_SECONDS)
 
     def _round(self) -> tuple[bool, bool]:
         """One look at everything: whether something was done, and whether others are at something."""
@@ -73,9 +109,11 @@ class Worker:
                     waiting |= not self.hopeless(case, method)
                     continue
                 for state in self._method(case, method):
+                    self.stop.check()
                     did |= state
                     waiting |= not state
             for job, name in self.plan.predictions_missing(case):
+                self.stop.check()
                 done = self._predict(case, job, name)
                 did |= done
                 waiting |= not done
@@ -124,7 +162,7 @@ class Worker:
         """Train, or wait for the worker that is at it."""
         while job not in self.plan.failed and not self.plan.run(job).finished:
             if not self._train(job, on_epoch):
-                time.sleep(PAUSE_SECONDS)
+                self._pause()
 
     def _train(self, job: Job, on_epoch: OnEpoch | None = None) -> bool:
         """Train; false if another worker is at it."""
@@ -267,7 +305,7 @@ def _forwarded(processes: Sequence[BaseProcess]) -> Iterator[None]:
     """SIGINT and SIGTERM make the workers stop at their next step and write where they are."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        raise training.Interrupted("stopped; what is done is kept, and the same command goes on", number)
+        raise training.Interrupted(GOODBYE, number)
 
     before = {}
     if threading.current_thread() is threading.main_thread():

@@ -20,7 +20,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """While entered, the first SIGINT or SIGTERM is noted; a second one acts at once."""
+    """While entered, the first SIGINT or SIGTERM is noted; a second one acts at once.
+
+    A handler of the program around it hears of the first one too: it may come when a run has no step left to
+    stop at.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -36,7 +40,10 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None:
             raise KeyboardInterrupt
         self.number = number
+        before = self._before[number]
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
