@@ -179,7 +179,7 @@ def _line(
 def _finish(ax: "Axes", metric: str, below: str) -> None:
     ax.set(xlabel=below, ylabel=UNITS[metric][0])
     if metric in ("ece", "sce"):
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.05 * max(ax.dataLim.ymax, 1e-9))
     _whole_ticks(ax)
     ax.grid(axis="y")
     ax.legend(loc="best")
@@ -189,3 +189,5 @@ def _whole_ticks(ax: "Axes") -> None:
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    if ax.dataLim.width == 0:
+        ax.set_xlim(ax.dataLim.x0 - 1, ax.dataLim.x0 + 1)

@@ -65,7 +65,8 @@ def picture(image: Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
     if array.shape[2] == 3:
         return array
     # Two channels or more than three are no colours: show their mean.
-    return array.mean(axis=2).round().astype(np.uint8)
+    mean: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = array.mean(axis=2).round().astype(np.uint8)
+    return mean
 
 
 class Contrast(NamedTuple):
