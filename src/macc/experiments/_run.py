@@ -187,7 +187,7 @@ def command(
     root: Path | None,
     dry: bool,
     form: str,
-    finish: Callable[[Result, Path], list[str]],
+    finish: Callable[[Result, Path], list[str]] | None = None,
 ) -> str:
     """What ``macc run`` prints on standard output; ``finish`` makes the report and says where it is."""
     chosen = _tables.check_format(form)
@@ -207,7 +207,7 @@ def command(
     )
     seconds = time.monotonic() - began
     folder = folder_of(experiment, out)
-    lines = finish(result, folder)
+    lines = [] if finish is None else finish(result, folder)
     text = _tables.render(result, chosen)
     if chosen != "text":
         return text
