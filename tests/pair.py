@@ -10,23 +10,28 @@ import sys
 from macc import training
 from macc.training import fitting
 
-out, last = sys.argv[1], int(sys.argv[2])
-fitting.RESAMPLES = 100  # the fewest there can be: intervals are not what is tested
-fitting.AGREE_EVERY = 2
-step, taken = fitting.Recorder.step, []
+STEP = fitting.Recorder.step
 
 
-def counted(self, learner, steps):
-    step(self, learner, steps)
-    taken.append(learner.step)
-    if len(taken) == last and learner.accelerator.process_index == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+def train(out, last):
+    taken = []
+
+    def counted(self, learner, steps):
+        STEP(self, learner, steps)
+        taken.append(learner.step)
+        if len(taken) == last and learner.accelerator.process_index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fitting.RESAMPLES = 100  # the fewest there can be: intervals are not what is tested
+    fitting.AGREE_EVERY = 2
+    fitting.Recorder.step = counted
+    recipe = training.load(
+        "digits",
+        loss="CrossEntropy + MACC(warmup=8)",
+        overrides=["epochs=2", "subset={train: 448, val: 41}", "schedule={name: constant}"],
+    )
+    training.fit(recipe, out=out, checkpoint_seconds=0, show=True)
 
 
-fitting.Recorder.step = counted
-recipe = training.load(
-    "digits",
-    loss="CrossEntropy + MACC(warmup=8)",
-    overrides=["epochs=2", "subset={train: 448, val: 41}", "schedule={name: constant}"],
-)
-training.fit(recipe, out=out, checkpoint_seconds=0, show=True)
+if __name__ == "__main__":
+    train(sys.argv[1], int(sys.argv[2]))

@@ -416,15 +416,14 @@ def test_a_model_with_a_head_of_its_own_keeps_it(tmp_path):
 def test_a_run_on_data_of_ones_own_predicts_more_of_them(tmp_path):
     recipe, parts = own_recipe(loss="Focal + MACC"), tabular()
     run, _ = trained(recipe, parts, out=tmp_path)
-    more = Splits(
-        name="later", kind="features", classes=("0", "1", "2"),
-        **{name: Part(inputs=x, labels=y) for name, (x, y) in parts.items()},
-    )  # fmt: skip
+    found = {name: Part(inputs=x, labels=y) for name, (x, y) in parts.items()}
+    found["test"] = Part(inputs=parts["test"][0].flip(0), labels=parts["test"][1].flip(0))
+    more = Splits(name="later", kind="features", classes=("0", "1", "2"), **found)
     fresh = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     (written,) = training.predict(run, model=fresh, trained_on=parts, data=more, moments=True)
 
     assert written.parts[-2:] == ("later", "test.npz")
-    assert torch.equal(run.predictions("later/test")[0], run.predictions("test")[0])
+    assert torch.equal(run.predictions("later/test")[0], run.predictions("test")[0].flip(0))
     with pytest.raises(ValueError, match="mine.*data of your own are given as `trained_on`"):
         training.predict(run, model=network())
     with pytest.raises(ValueError, match="its hash differs"):
