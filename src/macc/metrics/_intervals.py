@@ -21,13 +21,16 @@ What is covered is the error of the whole population with the same bins.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from macc.metrics._binning import TopBins
+
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 _SHRINK = 1.5
 _GROW = 0.5
@@ -210,16 +213,9 @@ class LargestGap:
 
     def estimate(self, confidence: float) -> Estimate:
         """Clopper-Pearson limits, the error shared among the bins."""
-        # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
-        from scipy.special import betaincinv
-
         filled = self.binned.samples > 0
         size, claimed, right = (part[filled].cpu().numpy() for part in self.binned)
-        tail = (1 - confidence) / 2 / len(size)
-        # The limits are 0 and 1 where all predictions are wrong or right; there the function is undefined.
-        some, all_but_some = np.maximum(right, 0.5), np.maximum(size - right, 0.5)
-        lowest = np.where(right > 0, betaincinv(some, size - right + 1, tail), 0.0)
-        highest = np.where(right < size, betaincinv(right + 1, all_but_some, 1 - tail), 1.0)
+        lowest, highest = clopper_pearson(right, size, (1 - confidence) / 2 / len(size))
         claimed = claimed / size
         low = np.maximum(claimed - highest, lowest - claimed).max()
         high = np.maximum(claimed - lowest, highest - claimed).max()
@@ -232,6 +228,57 @@ class LargestGap:
     def deviation(self) -> Deviation:
         """None: limits that hold for all bins at once admit no useful difference."""
         return Deviation(torch.empty(0), torch.empty(0))
+
+
+@dataclass(frozen=True)
+class LargestCoverage:
+    """The largest share of samples, the most confident first, among which a risk is kept.
+
+    Of many thresholds the luckiest is taken, so the share is too large as a rule, and by how much
+    resampling does not show. The share of the population ends where its risk crosses the limit, which
+    lies between where the exact limits of the risk cross it; the limits of the share itself add to that.
+
+    Args:
+        value: The share of the sample.
+        resampled: What resampling showed, for differences.
+        answered: ``(G,)`` samples down to each confidence.
+        wrong: ``(G,)`` errors among them.
+        risk: The limit.
+    """
+
+    value: float
+    resampled: Deviation
+    answered: Tensor
+    wrong: Tensor
+    risk: float
+
+    def estimate(self, confidence: float) -> Estimate:
+        """Where Clopper-Pearson limits of the risk cross what is allowed."""
+        tail = (1 - confidence) / 2
+        answered, wrong = self.answered.numpy(), self.wrong.numpy()
+        lowest, highest = clopper_pearson(wrong, answered, tail)
+        fewest, most = (float(np.where(limit <= self.risk, answered, 0).max()) for limit in (highest, lowest))
+        shares = clopper_pearson(np.array([fewest, most]), answered[-1], tail)
+        return Estimate(
+            self.value, min(float(shares[0][0]), self.value), max(float(shares[1][1]), self.value)
+        )
+
+    def deviation(self) -> Deviation:
+        """As resampled."""
+        return self.resampled
+
+
+def clopper_pearson(hits: Floats, size: Floats, tail: float) -> tuple[Floats, Floats]:
+    """Exact limits of the probabilities behind so many hits among so many samples, each missed by ``tail``."""
+    # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
+    from scipy.special import betaincinv
+
+    # The limits are 0 and 1 where nothing or everything hit; there the function is undefined.
+    some, all_but_some = np.maximum(hits, 0.5), np.maximum(size - hits, 0.5)
+    return (
+        np.where(hits > 0, betaincinv(some, size - hits + 1, tail), 0.0),
+        np.where(hits < size, betaincinv(hits + 1, all_but_some, 1 - tail), 1.0),
+    )
 
 
 def quantile(values: Tensor, level: float) -> float:

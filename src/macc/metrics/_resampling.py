@@ -28,6 +28,7 @@ from macc.metrics._intervals import (
     Deviation,
     Estimate,
     Gaps,
+    LargestCoverage,
     LargestGap,
     Ordinary,
     Sampled,
@@ -247,9 +248,14 @@ def _selective(top: TopLabels, resampling: Resampling) -> dict[str, Sampled]:
     curve = RankedCurve(top)
     seen = curve.resampled(torch.ones(1, resampling.num_samples, dtype=torch.float64))
     resampled = [curve.resampled(counts) for counts in resampling.counts()]
-    return {
+    found: dict[str, Sampled] = {
         name: Ordinary(float(seen[name]), torch.cat([part[name] for part in resampled])) for name in SELECTIVE
     }
+    answered, wrong = curve.errors(torch.ones(1, resampling.num_samples, dtype=torch.float64))
+    found["coverage_at_risk"] = LargestCoverage(
+        found["coverage_at_risk"].value, found["coverage_at_risk"].deviation(), answered[0], wrong[0], RISK
+    )
+    return found
 
 
 class RankedCurve:
@@ -268,12 +274,15 @@ class RankedCurve:
         whole = torch.arange(1, len(confidence) + 1, dtype=torch.float64)
         self._harmonic = torch.cat([whole.new_zeros(1), whole.reciprocal().cumsum(0)])
 
+    def errors(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """How many samples are answered down to each confidence, and how many of them wrongly, ``(R, G)``."""
+        counts = counts[:, self._order]
+        return counts.cumsum(1)[:, self._last], (counts * self._wrong).cumsum(1)[:, self._last]
+
     def resampled(self, counts: Tensor) -> dict[str, Tensor]:
         """The selective metrics ``(R,)`` for counts ``(R, N)``."""
-        counts = counts[:, self._order]
         num_samples = counts.shape[1]
-        end = counts.cumsum(1)[:, self._last]
-        errors = (counts * self._wrong).cumsum(1)[:, self._last]
+        end, errors = self.errors(counts)
         start = torch.nn.functional.pad(end, (1, 0))[:, :-1]
         errors_before = torch.nn.functional.pad(errors, (1, 0))[:, :-1]
         size, wrong = end - start, errors - errors_before
