@@ -8,9 +8,12 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+import torch
+from torch import nn
 
 import macc
 from macc import training
+from macc.data import Part, Splits
 from macc.report import _tables, page
 from macc.report._tables import Cell, ranked
 from report_runs import HOSTILE, IMAGE, digits_runs, hostile_csv, hostile_run, plain_run
@@ -135,6 +138,38 @@ def test_the_most_confident_mistakes_are_shown_with_their_images(written):
 
     assert [(int(i), int(k)) for i, k in shown] == [(int(i), int(labels[i])) for i in order]
     assert article.count("data:image/png;base64,") == len(order)
+
+
+def test_mistakes_on_texts_are_shown_with_their_words(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    words = ("", "<b>good</b>", "bad", "plain")
+
+    def part(count):
+        tokens = torch.randint(4, (count, 6))
+        tokens[:, 0] = 1
+        return Part(inputs=tokens, labels=torch.randint(2, (count,)))
+
+    splits = Splits(
+        name="reviews", kind="tokens", classes=("no", "yes"), train=part(60), val=part(20), test=part(20),
+        vocabulary=4, words=words,
+    )  # fmt: skip
+    recipe = training.Recipe(
+        dataset="reviews", model="mine", loss="CrossEntropy", epochs=1, batch_size=20,
+        optimiser={"name": "sgd", "lr": 0.01},
+    )  # fmt: skip
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(18, 2))
+    run = training.fit(recipe, model=model, data=splits, out=tmp_path)
+    monkeypatch.setattr("macc.report._sources.splits_for", lambda *_: splits)
+    text = page.write([run.path], tmp_path / "a.html").read_text()
+    quoted = re.findall("<blockquote>(.*?)</blockquote>", text, re.DOTALL)
+
+    assert quoted
+    assert all(quote.startswith("&lt;b&gt;good&lt;/b&gt;") for quote in quoted)
+    assert {word for quote in quoted for word in quote.split()[1:]} <= {
+        "&lt;b&gt;good&lt;/b&gt;",
+        "bad",
+        "plain",
+    }
 
 
 def test_hostile_names_are_shown_and_not_run(tmp_path):

@@ -34,6 +34,7 @@ class Splits:
         augmentation: Applied to training batches.
         vocabulary: Of tokens: the number of ids, 0 for padding included.
         vectors: Of tokens: a vector for each id, ``(vocabulary, D)``, to start from.
+        words: Of tokens: the word of each id, to show texts by.
 
     Example:
         >>> from macc import data
@@ -55,6 +56,7 @@ class Splits:
     augmentation: Augmentation | None = None
     vocabulary: int | None = None
     vectors: Tensor | None = None
+    words: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -76,6 +78,10 @@ class Splits:
             raise ValueError(
                 f"{self.name} has {self.vocabulary} token ids and {len(self.vectors)} vectors; each id needs one"
             )
+        if self.words is not None and len(self.words) != self.vocabulary:
+            raise ValueError(
+                f"{self.name} has {self.vocabulary} token ids and {len(self.words)} words; each id needs one"
+            )
 
     def __repr__(self) -> str:
         shifts = f", {len(self.shifts)} shift{'s'[: len(self.shifts) > 1]}" if self.shifts else ""
@@ -93,6 +99,12 @@ class Splits:
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: ``(C, H, W)``, ``(D,)`` or ``(L,)``."""
         return tuple(self.train.inputs.shape[1:])
+
+    def text(self, tokens: Tensor) -> str:
+        """The known words of one input, if the words of the ids are known."""
+        if self.words is None:
+            return ""
+        return " ".join(self.words[token] for token in tokens.tolist() if token)
 
     def parts(self) -> dict[str, Part]:
         """Every part by its name: train, val, test, then the shifts."""

@@ -237,6 +237,7 @@ def _splits(found: _Texts, root: Path, *, counted: list[str], words: int, verify
         test=part(found.parts["test"]),
         vocabulary=len(ids) + 1,
         vectors=_vectors(root, ids),
+        words=("", *common),
     )
     if verify:
         check_sizes(splits, found.sizes)

@@ -26,6 +26,7 @@ from macc.report.kinds import Wanted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TEXT_LENGTH = 400
 MISTAKES = 12
 WORST = 5
 MOST_DETAILS = 24
@@ -54,6 +55,7 @@ class Mistake:
     predicted: str
     confidence: float
     image: str | None
+    text: str
 
 
 @dataclass
@@ -409,18 +411,28 @@ class _Builder:
         wrong = (predicted != labels).nonzero()[:, 0]
         order = wrong[confidence[wrong].argsort(descending=True, stable=True)][:MISTAKES]
         part = None if splits is None else splits.parts().get(self.split)
-        if part is not None and (splits is None or splits.kind != "image" or len(part) != len(labels)):
+        if part is not None and len(part) != len(labels):
             part = None
         names = [row.name for row in report.classes]
+
+        def shown(i: int) -> tuple[str | None, str]:
+            """The image or the text of a sample, where there is one."""
+            if splits is None or part is None:
+                return None, ""
+            if splits.kind == "image":
+                return data_uri(part.inputs[i]), ""
+            return None, splits.text(part.inputs[i]) if splits.kind == "tokens" else ""
+
         rows = [
             Mistake(
                 index=i,
                 label=names[int(labels[i])],
                 predicted=names[int(predicted[i])],
                 confidence=float(confidence[i]),
-                image=None if part is None else data_uri(part.inputs[i]),
+                image=image,
+                text=text if len(text) <= TEXT_LENGTH else f"{text[:TEXT_LENGTH]}…",
             )
-            for i in order.tolist()
+            for i, (image, text) in ((i, shown(i)) for i in order.tolist())
         ]
         if not rows:
             return rows, "There is no wrong prediction."
