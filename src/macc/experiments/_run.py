@@ -136,7 +136,9 @@ def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | Pat
     """What an experiment would take: trainings, those that are done, and an estimate from timed steps."""
     plan = Plan(experiment, Path(out), root)
     plan.look()
-    lines = [f"{experiment.name}, scale {experiment.scale}, {experiment.seeds} seeds"]
+    lines = [
+        f"{experiment.name}, scale {experiment.scale}, {experiment.seeds} seed{'s' * (experiment.seeds > 1)}"
+    ]
     total = 0.0
     count = done = 0
     for case in plan.cases:
