@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from macc.metrics._binning import TopBins, bin_index, top_of_block
-from macc.metrics._calibration_errors import max_gap, root_mean_square_gap
 from macc.metrics._compare import Comparison, comparison, paired
 from macc.metrics._files import read_arrays, write_whole
 from macc.metrics._inputs import Array, Block, check_bins, predictions
-from macc.metrics._intervals import Deviation, Estimate, Gaps, LargestGap, Ordinary, Sampled, l1, norm_of_gaps
+from macc.metrics._intervals import Deviation, Estimate, Gaps, Ordinary, Sampled, l1, norm_of_gaps
 from macc.metrics._report import ClassRow, Report, check_confidence, class_names, reliability_bins
-from macc.metrics._resampling import METRICS, Debiased
+from macc.metrics._resampling import METRICS, errors_of_bins
 from macc.metrics._sources import Source, paired_batches
 from macc.metrics._tables import named, number, thousands
 
@@ -231,21 +230,7 @@ class Partial:
         gaps = by_group.sum(0) / count
         noise = draws @ by_group / samples[:, None] - gaps
         null = _normal(self.sums["top"][3], 1) / count
-        binned = TopBins(*torch.from_numpy(self.sums["top"][:3]))
-        shares = (binned.samples / count).clamp(min=1 / count)
-
-        def sampled(norm: Any, sign: int = 0) -> Gaps:
-            return norm_of_gaps(norm, gaps, noise, null, sign=sign)
-
-        rmsce = sampled(lambda d: (d.square() / shares).sum(-1).sqrt())
-        return {
-            "ece": sampled(l1),
-            "mce": LargestGap(max_gap(binned), binned, null),
-            "rmsce": rmsce,
-            "rmsce_debiased": Debiased(root_mean_square_gap(binned, debiased=True), rmsce),
-            "over_confidence": sampled(lambda d: (-d).clamp(min=0).sum(-1), sign=-1),
-            "under_confidence": sampled(lambda d: d.clamp(min=0).sum(-1), sign=1),
-        }
+        return errors_of_bins(TopBins(*torch.from_numpy(self.sums["top"][:3])), noise, null)
 
     def _classwise(self, count: int) -> Gaps:
         draws = _draws(self._class_groups)

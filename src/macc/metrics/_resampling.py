@@ -10,6 +10,7 @@ from torch import Tensor
 
 from macc.metrics._binning import (
     ClassCells,
+    TopBins,
     TopLabels,
     adaptive_cells,
     bin_index,
@@ -395,13 +396,24 @@ def _noise(top: TopLabels, resampling: Resampling, sums: Callable[[Tensor], Tens
 
 
 def _binned_errors(top: TopLabels, bins: int, resampling: Resampling) -> dict[str, Sampled]:
-    num_samples = resampling.num_samples
     index = bin_index(top.confidence, bins)
     binned = top_bins(top, index, bins)
     membership = torch.nn.functional.one_hot(index, bins).double()
     noise, null = _noise(top, resampling, lambda residuals: residuals @ membership)
-    gaps = binned.gaps / num_samples
-    shares = (binned.samples / num_samples).clamp(min=1 / num_samples)
+    return errors_of_bins(binned, noise, null)
+
+
+def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> dict[str, Sampled]:
+    """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by chance.
+
+    Args:
+        binned: Sums over the samples of each bin.
+        noise: ``(R, bins)`` resampled gaps minus those seen, as shares of all samples.
+        null: ``(S, bins)`` gaps of labels drawn from the probabilities, as shares of all samples.
+    """
+    count = float(binned.samples.sum())
+    gaps = binned.gaps / count
+    shares = (binned.samples / count).clamp(min=1 / count)
 
     def sampled(norm: Callable[[Tensor], Tensor], sign: int = 0) -> Gaps:
         return norm_of_gaps(norm, gaps, noise, null, sign=sign)
