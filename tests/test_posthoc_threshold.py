@@ -19,12 +19,12 @@ def two_columns(doubt):
 
 
 def test_limits_are_clopper_and_pearsons():
-    from macc.posthoc._threshold import upper_limit
+    from macc.metrics._intervals import clopper_pearson
 
     for wrong, size in ((0, 10), (3, 50), (50, 50), (499, 1000)):
-        expected = binomtest(wrong, size).proportion_ci(0.9, method="exact").high
-        assert upper_limit(np.array([wrong]), np.array([size]), 0.95)[0] == pytest.approx(expected)
-    assert upper_limit(np.array([0]), np.array([0]), 0.95)[0] == 1
+        expected = binomtest(wrong, size).proportion_ci(0.9, method="exact")
+        assert clopper_pearson(wrong, size, 0.05) == pytest.approx((expected.low, expected.high))
+    assert clopper_pearson(0, 0, 0.05) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", ["calibrated", "over-confident", "under-confident", "flat", "step", "ties"])

@@ -268,11 +268,12 @@ class LargestCoverage:
         return self.resampled
 
 
-def clopper_pearson(hits: Floats, size: Floats, tail: float) -> tuple[Floats, Floats]:
+def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tuple[Floats, Floats]:
     """Exact limits of the probabilities behind so many hits among so many samples, each missed by ``tail``."""
     # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
     from scipy.special import betaincinv
 
+    hits, size = np.asarray(hits, dtype=np.float64), np.asarray(size, dtype=np.float64)
     # The limits are 0 and 1 where nothing or everything hit; there the function is undefined.
     some, all_but_some = np.maximum(hits, 0.5), np.maximum(size - hits, 0.5)
     return (

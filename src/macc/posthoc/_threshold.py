@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from macc.metrics._binning import TopLabels, top_labels
 from macc.metrics._inputs import Array, predictions
+from macc.metrics._intervals import clopper_pearson
 from macc.metrics._tables import thousands
 
 
@@ -168,8 +168,8 @@ def threshold(
     if kept == 0:
         return Threshold(None, risk, confidence, size, 0, 0, 1.0, fewest)
     value = 0.0 if kept == size else _shortest(float(claimed[kept]), float(claimed[kept - 1]))
-    bound = float(upper_limit(wrong[kept - 1 : kept], counts[kept - 1 : kept], 1 - level)[0])
-    return Threshold(value, risk, confidence, size, kept, int(wrong[kept - 1]), bound, fewest)
+    _, bound = clopper_pearson(wrong[kept - 1], counts[kept - 1], level)
+    return Threshold(value, risk, confidence, size, kept, int(wrong[kept - 1]), float(bound), fewest)
 
 
 def check(
@@ -197,20 +197,8 @@ def check(
     top = _top(probs, labels, from_logits=from_logits, normalise=normalise)
     above = top.confidence >= found.threshold
     accepted, wrong = int(above.sum()), int((above & (top.correct == 0)).sum())
-    tail = (1 + found.confidence) / 2
-    high = float(upper_limit(np.array([wrong]), np.array([accepted]), tail)[0])
-    low = 1 - float(upper_limit(np.array([accepted - wrong]), np.array([accepted]), tail)[0])
+    low, high = map(float, clopper_pearson(wrong, accepted, (1 - found.confidence) / 2))
     return Check(len(above), accepted, wrong, found.risk, low, high, found.confidence)
-
-
-def upper_limit(
-    wrong: npt.NDArray[np.int_], size: npt.NDArray[np.int_], level: float
-) -> npt.NDArray[np.float64]:
-    """Clopper and Pearson's upper limit of a share, 1 where nothing was seen."""
-    from scipy.stats import beta
-
-    limits = beta.ppf(level, wrong + 1, np.maximum(size - wrong, 1))
-    return np.where(wrong < size, limits, 1.0)
 
 
 def _starts(size: int, risk: float, confidence: float) -> list[int]:
