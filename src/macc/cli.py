@@ -17,6 +17,7 @@ import typer
 import macc
 
 if TYPE_CHECKING:
+    from macc.metrics import Comparison, Report
     from macc.metrics._files import Loaded
     from macc.metrics._sources import Source
 
@@ -431,9 +432,7 @@ def evaluate(
                 normalise=normalise,
                 on_progress=on_progress,
             )
-    if json is not None:
-        with write_whole(json) as output:
-            output.write(report.to_json().encode() + b"\n")
+    _also_write(json, report)
     if plot is not None:
         from macc.report.figures import reliability_diagram
 
@@ -441,6 +440,15 @@ def evaluate(
         with write_whole(plot) as output:
             figure.savefig(output, format=kind, dpi=150)
     typer.echo(str(report))
+
+
+def _also_write(path: Path | None, result: "Report | Comparison") -> None:
+    """Write the numbers of a result as JSON, if a file for them was named."""
+    from macc.metrics._files import write_whole
+
+    if path is not None:
+        with write_whole(path) as output:
+            output.write(result.to_json().encode() + b"\n")
 
 
 @app.command()
@@ -453,16 +461,13 @@ def merge(
     ] = None,
 ) -> None:
     """Put the parts of one data set together that were evaluated apart, on any machines."""
-    from macc.metrics._files import write_whole
     from macc.metrics._partial import merged
 
     sums = merged(states)
     report = sums.report(confidence=confidence)
     if state is not None:
         sums.save(state)
-    if json is not None:
-        with write_whole(json) as output:
-            output.write(report.to_json().encode() + b"\n")
+    _also_write(json, report)
     typer.echo(str(report))
 
 
@@ -550,7 +555,7 @@ def compare(
 ) -> None:
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
     from macc import metrics
-    from macc.metrics._files import same_samples, write_whole
+    from macc.metrics._files import same_samples
 
     sources = [_open(file, labels, logits, label_column) for file in (a, b)]
     with _progress("comparing") as on_progress:
@@ -574,9 +579,7 @@ def compare(
                 normalise=normalise,
                 on_progress=on_progress,
             )
-    if json is not None:
-        with write_whole(json) as output:
-            output.write(result.to_json().encode() + b"\n")
+    _also_write(json, result)
     typer.echo(f"A  {a}\nB  {b}\n\n{result}")
 
 
