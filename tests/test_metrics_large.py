@@ -156,6 +156,9 @@ def test_states_merge(folder, small_batches):
         assert two[name]["value"] == pytest.approx(one[name]["value"], abs=1e-12), name
     assert "900 samples, 3 classes" in merged[1]
     assert "owl" in merged[1]
+    code, _, said = run("merge", "s0", "s1", "./s0")
+    assert code == 2
+    assert "s0 is named twice, and its samples would count twice" in said
     assert run("merge", "s")[1] == merged[1]
 
 

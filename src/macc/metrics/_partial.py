@@ -400,6 +400,10 @@ def stream_comparison(
 
 def merged(paths: Sequence[Path]) -> Partial:
     """The states of several files put together, one at a time."""
+    places = [path.resolve() for path in paths]
+    twice = next((path for k, path in enumerate(paths) if places[k] in places[:k]), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is named twice, and its samples would count twice; name each state once")
     state = Partial.load(paths[0])
     for path in paths[1:]:
         other = Partial.load(path)
