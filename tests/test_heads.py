@@ -35,24 +35,36 @@ class TestSampled:
     def test_is_the_paper_on_the_masks_that_were_drawn(self, monkeypatch):
         layer, x = head(p=0.3, samples=6), features()
         drawn = []
-        plain = F.dropout
+        plain = heads._dropped
 
-        def spy(*args, **kwargs):
-            drawn.append(plain(*args, **kwargs))
+        def spy(*args):
+            drawn.append(plain(*args))
             return drawn[-1]
 
-        monkeypatch.setattr(heads.F, "dropout", spy)
+        monkeypatch.setattr(heads, "_dropped", spy)
         output = layer(x)
         (dropped,) = drawn
         masks = (dropped != 0).double()
 
         assert dropped.shape == (6, 4, 16)
-        torch.testing.assert_close(dropped, masks * x / 0.7)
+        rate = 1 - round(0.7 * 2**16) / 2**16  # sixteen random bits decide a unit
+        torch.testing.assert_close(dropped, masks * x / (1 - rate))
         mean, variance = reference.moments(
-            x.tolist(), layer.weight.tolist(), layer.bias.tolist(), masks.tolist(), 0.3
+            x.tolist(), layer.weight.tolist(), layer.bias.tolist(), masks.tolist(), rate
         )
         torch.testing.assert_close(output.mean, torch.tensor(mean, dtype=torch.float64))
         torch.testing.assert_close(output.variance, torch.tensor(variance, dtype=torch.float64))
+
+    @pytest.mark.parametrize("p", [0.001, 0.2, 0.5, 0.9])
+    def test_units_are_dropped_at_the_rate_and_the_mean_is_kept(self, p):
+        torch.manual_seed(0)
+        dropped = heads._dropped(torch.ones(1001, 101, dtype=torch.float64), p, 10)
+        units = dropped.numel()
+
+        assert (dropped == 0).sum() == pytest.approx(
+            p * units, abs=5 * (p * (1 - p) * units) ** 0.5 + units / 2**16
+        )
+        assert dropped.mean() == pytest.approx(1, abs=5 * (p / (1 - p) / units) ** 0.5)
 
     def test_masks_are_independent_per_pass_row_and_unit(self):
         """Correlations of keeping, seen through the head, vanish between any two places of a mask."""

@@ -118,7 +118,8 @@ def together(out, last_step):
 
 def test_two_processes_killed_within_an_epoch_go_on_to_the_same_bits(tmp_path):
     """Dropout masks are sampled, so each process has to get its own generator back."""
-    assert together(tmp_path / "whole", 0).returncode == 0
+    unbroken = together(tmp_path / "whole", 0)
+    assert unbroken.returncode == 0, unbroken.stderr
     assert together(tmp_path / "killed", 5).returncode != 0
     rest = together(tmp_path / "killed", 0)
     whole, killed = only_run(tmp_path / "whole"), only_run(tmp_path / "killed")

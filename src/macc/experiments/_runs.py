@@ -23,6 +23,9 @@ from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch
 
+MIN_RESAMPLES = 100
+"""Behind the intervals of a run's own ``metrics.json``; tables have those over seeds, or make theirs anew."""
+
 OWN_RECIPE = "embeddings"
 """The recipe behind a data set that is given without one."""
 
@@ -486,9 +489,11 @@ def mc_name(passes: int) -> str:
 
 
 def fit(plan: Plan, job: Job, **options: Any) -> Run:
-    """Train a job, unless it is finished."""
+    """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody looks at again."""
     case = plan.case(job.case)
-    return training.fit(plan.recipe(job), data=plan.splits(case), out=plan.out, **options)
+    return training.fit(
+        plan.recipe(job), data=plan.splits(case), out=plan.out, resamples=MIN_RESAMPLES, **options
+    )
 
 
 def _folder(name: str) -> str:

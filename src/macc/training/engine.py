@@ -4,6 +4,7 @@ Everything that decides the result is in the recipe; what a step sees is a funct
 and of the weights before it, so that a run can be broken off and taken up anywhere.
 """
 
+import atexit
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from macc import losses, metrics
 from macc.data import Splits
@@ -42,7 +43,17 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
     # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may train many.
     AcceleratorState._reset_state()
     precision = "no" if recipe.precision == "fp32" else recipe.precision
-    return Accelerator(cpu=on_cpu, mixed_precision=precision)
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision=precision)
+    if accelerator.num_processes > 1:
+        # A process that ends with the group's threads still running may be aborted after all its work is done.
+        atexit.unregister(_leave_group)
+        atexit.register(_leave_group)
+    return accelerator
+
+
+def _leave_group() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 class Classifier(nn.Module):

@@ -63,6 +63,7 @@ def fit(
     scale: str = "full",
     show: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resamples: int | None = None,
     on_epoch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Run:
     """Train a recipe to its end, from wherever an earlier start left it.
@@ -80,6 +81,7 @@ def fit(
         scale: Of a recipe given by name or path.
         show: Tell on standard output how far it is.
         checkpoint_seconds: Time after which a checkpoint is also written within an epoch.
+        resamples: Behind the intervals of ``metrics.json``, 1000 where not given; 100 are quicker and rougher.
         on_epoch: Called with the row of every epoch that is done, as in ``history.jsonl``; what it raises
             stops the run, which can be gone on from.
 
@@ -123,7 +125,10 @@ def fit(
         _lock(stack, run.path, accelerator)
         whole = _model(recipe, splits, model)
         if not run.finished:
-            _train(recipe, whole, splits, run, key, accelerator, display, stop, checkpoint_seconds, on_epoch)
+            learner = _train(
+                recipe, whole, splits, run, key, accelerator, display, stop, checkpoint_seconds, on_epoch
+            )
+            _finish(learner, whole, run, display, RESAMPLES if resamples is None else resamples)
         elif model is not None:
             checkpoints.load_module(whole, run.weights(), run.path / "best.safetensors")
             whole.to(accelerator.device)
@@ -228,6 +233,10 @@ def build_model(recipe: Recipe, data: Splits) -> nn.Module:
             raise recipe.complaint("model", str(error)) from error
     if recipe.image_size is not None:
         model.register_forward_pre_hook(_resize_to(recipe.image_size))
+    if recipe.text_length is not None:
+        if data.kind != "tokens":
+            raise recipe.complaint("text_length", f"{recipe.dataset} has no texts; leave it out")
+        model.register_forward_pre_hook(_last_words(recipe.text_length))
     return with_head(recipe, model)
 
 
@@ -240,6 +249,11 @@ def _resize_to(size: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]
         return (F.interpolate(inputs[0], size=(size, size), mode="bicubic", antialias=True),)
 
     return resize
+
+
+def _last_words(count: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
+    """Texts enter the model with their last words; they are padded in front."""
+    return lambda _, inputs: (inputs[0][:, -count:],)
 
 
 def with_head(recipe: Recipe, model: nn.Module) -> nn.Module:
@@ -278,7 +292,7 @@ def _train(
     stop: StopRequest,
     checkpoint_seconds: float,
     on_epoch: Callable[[Mapping[str, Any]], None] | None,
-) -> None:
+) -> Learner:
     main = accelerator.is_main_process
     here = environment(
         device=accelerator.device, processes=accelerator.num_processes, data_digest=data.digest(), key=key
@@ -307,7 +321,7 @@ def _train(
     )
     with _trackers(recipe, run, accelerator), _showing(display, learner):
         engine.train(learner, recorder)
-    _finish(learner, whole, run, display)
+    return learner
 
 
 def _cached_if_frozen(
@@ -508,7 +522,7 @@ def weights_path(run: Run, epoch: int) -> Path:
     return run.path / "candidates" / f"{epoch}.safetensors"
 
 
-def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display) -> None:
+def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display, resamples: int) -> None:
     """The selected weights, the predictions of validation and test with them, and the metrics of those."""
     learner.accelerator.wait_for_everyone()  # for the main process to have written the last weights
     epoch = chosen_epoch(learner.history, learner.recipe.selection)
@@ -530,13 +544,13 @@ def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display) -> N
         logits, labels = engine.predicted_logits(learner, split), learner.data.parts()[split].labels.cpu()
         if main:
             run.write_predictions(split, logits=logits, labels=labels)
-            measured[split] = measure(logits, labels)
+            measured[split] = measure(logits, labels, resamples)
     if main:
         shutil.rmtree(run.path / "candidates", ignore_errors=True)
         write_json(run.path / "metrics.json", measured)
         display.say(f"weights of epoch {epoch} ({learner.recipe.selection})")
 
 
-def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+def measure(logits: Tensor, labels: Tensor, resamples: int) -> dict[str, Any]:
     """``{metric: {value, low, high}}``, every metric there is."""
-    return dict(json.loads(metrics.evaluate(logits, labels, from_logits=True, resamples=RESAMPLES).to_json()))
+    return dict(json.loads(metrics.evaluate(logits, labels, from_logits=True, resamples=resamples).to_json()))

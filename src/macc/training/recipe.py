@@ -165,6 +165,9 @@ class Recipe(_Values):
     image_size: Annotated[
         Count | None, Field(description="Enlarge or shrink square images to this many pixels.")
     ] = None
+    text_length: Annotated[
+        Count | None, Field(description="Read the last of a text's words only, this many.")
+    ] = None
     loss: Annotated[str, Field(description="For example Focal(gamma=3) + 10*MACC(warmup=500).")]
     class_weight: Annotated[
         Literal["none", "balanced"], Field(description="balanced: weigh classes by 1/frequency.")
