@@ -50,7 +50,8 @@ def train(plan, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"),
         labels = np.array([rng.choice(10, p=each) for each in truth])
         arrays = {"logits": (scale * logits).astype("float32"), "labels": labels}
         write_arrays(run.path / "predictions" / f"{part}.npz", arrays)
-    write_json(run.path / "metrics.json", {"test": {"ece": {"value": 0.1, "low": 0.08, "high": 0.12}}})
+    write_json(run.path / "metrics.json", {})
+    write_json(run.path / "environment.json", {"commit": f"c{job.seed}", "packages": {"torch": "2"}})
     return run
 
 
@@ -240,6 +241,7 @@ class TestCells:
         assert cell.values == (pytest.approx(metrics.auroc(probs, pairs[0][1])),)
         assert result.cell("digits", "test", "CE x 3", "minutes").mean == pytest.approx(183 / 60)
         assert result.cell("digits", "test", "CE", "minutes").mean == pytest.approx(61 / 60)
+        assert cell.low < cell.mean < cell.high  # over test samples: there is one ensemble
 
     def test_class_wise_errors_are_columns_whose_mean_is_sce(self, measured):
         _, result = measured
@@ -252,8 +254,16 @@ class TestCells:
         plan = planned(tmp_path, methods=["CrossEntropy"], seeds=1, tests={"test": "test"})
         train(plan, jobs_of(plan, "CrossEntropy")[0])
         cell = gather(plan).cell("digits", "test", "CrossEntropy", "ece")
+        logits, labels = plan.run(jobs_of(plan, "CrossEntropy")[0]).predictions("test")
+        expected = metrics.evaluate(logits, labels, from_logits=True)["ece"]
 
-        assert (cell.low, cell.high) == (0.08, 0.12)
+        assert (cell.low, cell.high) == (expected.low, expected.high)
+
+    def test_what_made_the_runs_is_told(self, measured):
+        _, result = measured
+
+        assert result.provenance["commit"] == ["c0", "c1", "c2"]
+        assert result.provenance["torch"] == ["2"]
 
     def test_averages_over_data_sets_are_taken_seed_by_seed(self, tmp_path):
         rows = [{"name": name, "recipe": "digits", "set": {"epochs": n}} for name, n in (("A", 2), ("B", 3))]
@@ -272,6 +282,15 @@ class TestCells:
 
         assert both.values == pytest.approx([(x + y) / 2 for x, y in zip(a.values, b.values, strict=True)])
         assert (both.low, both.high) == pytest.approx(interval(both.values))
+
+
+def test_a_pareto_front_is_printed():
+    fronts = [{"dataset": "d", "method": "M", "point": {"p": 0.2, "weight": 1}, "accuracy": 0.5, "sce": 0.01}]
+    result = Result("x", "", "table", "full", "0", 2, ["ece"], {}, ["d"], ["M"], {"d": []}, fronts=fronts)
+    text = _tables.render(result, "md")
+
+    assert "### d, M: the Pareto front on validation" in text
+    assert "| 0.2 | 1 | 50.00 | 10.00 |" in text
 
 
 class TestFindings:
@@ -297,6 +316,18 @@ class TestFindings:
         assert (
             "It is not compared with the same head with single-pass dropout and the best other method: this experiment has none."
             in sentence
+        )
+
+    def test_other_metrics_have_their_verdicts(self):
+        common = ("d", "test", "val_accuracy")
+        rows = [
+            Comparison(*common, "sce", "M", "T", "task", -0.1, 0, 0, 0.01, 0.01, "seeds"),
+            Comparison(*common, "sce", "M", "U", "temperature", 0.1, 0, 0, 0.01, 0.01, "seeds"),
+            Comparison(*common, "nll", "M", "T", "task", 0.1, 0, 0, 0.5, 0.5, "seeds"),
+        ]
+
+        assert _findings._also(rows) == (
+            " By SCE it beats T and loses to U; by NLL it can be told from none of them."
         )
 
     @pytest.mark.parametrize(
@@ -445,7 +476,7 @@ class TestFormats:
             line.split() == ["method", "SCE", "1e-2", "paper", "diff."] for line in lines
         )
         row = next(line for line in lines if line.startswith("FL+MACC")).split()
-        assert row[1:] == [f"{mean:.2f}", "10.19", f"{mean - 10.19:+.2f}"]
+        assert [row[1], *row[-2:]] == [f"{mean:.2f}", "10.19", f"{mean - 10.19:+.2f}"]
         assert "Reduced scale (smoke): these are not the paper's settings." in lines
 
 

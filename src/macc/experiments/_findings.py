@@ -1,7 +1,6 @@
 """Sentences: does MACC beat its own task loss, plain dropout, the best competitor and temperature scaling, or not?"""
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 from macc import losses, metrics
@@ -11,7 +10,7 @@ from macc.experiments._result import Cell, Comparison, Result, interval, paired_
 from macc.experiments._runs import Case, Plan
 
 JUDGED = "ece"
-"""The metric of the sentences; SCE and NLL are tested too and are in ``comparisons``."""
+"""The metric of the sentences; of SCE and NLL they say the verdicts alone."""
 TESTED = ("ece", "sce", "nll")
 LEVEL = 0.05
 RULE_TEXT = {"val_accuracy": "validation accuracy, the paper's rule", "val_nll": "validation NLL"}
@@ -34,7 +33,7 @@ def add_findings(result: Result, plan: Plan) -> None:
     for dataset, test, rule in result.blocks():
         rows = [c for c in result.comparisons if (c.dataset, c.test, c.rule) == (dataset, test, rule)]
         for name in dict.fromkeys(row.a for row in rows):
-            mine = [row for row in rows if row.a == name and row.metric == JUDGED]
+            mine = [row for row in rows if row.a == name]
             result.findings.append(_sentence(result, dataset, test, rule, name, mine))
     if any(case.tests for case in plan.cases) and not result.comparisons and result.kind == "table":
         result.findings.append(
@@ -150,9 +149,7 @@ def _paired_over_samples(
     return (row.low + shift, row.high + shift), row.p
 
 
-def _sentence(
-    result: Result, dataset: str, test: str, rule: str, name: str, rows: Iterable[Comparison]
-) -> str:
+def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[Comparison]) -> str:
     shown = _measure.shown(JUDGED, result.units.get(JUDGED))
     own = result.cell(dataset, test, name, JUDGED, rule)
     assert own is not None  # noqa: S101 - it was compared
@@ -163,14 +160,12 @@ def _sentence(
     verdicts: dict[str, list[str]] = {"beats": [], "cannot be told from": [], "loses to": []}
     named = set()
     for row in rows:
+        if row.metric != JUDGED:
+            continue
         other = result.cell(dataset, test, row.b, JUDGED, rule)
         assert other is not None  # noqa: S101 - it was compared
         named.add(row.why)
-        if row.p_holm >= LEVEL or math.isnan(row.p_holm):
-            verdict = "cannot be told from"
-        else:
-            verdict = "beats" if row.difference < 0 else "loses to"
-        verdicts[verdict].append(f"{_WHY[row.why]} {row.b} ({text(other.mean)}, p {_p(row.p_holm)})")
+        verdicts[_verdict(row)].append(f"{_WHY[row.why]} {row.b} ({text(other.mean)}, p {_p(row.p_holm)})")
     said = [f"{verdict} {_and(whom)}" for verdict, whom in verdicts.items() if whom]
     absent = [why for key, why in _WHY.items() if key not in named]
     where = dataset if test == "test" else f"{dataset}, {test}"
@@ -179,7 +174,29 @@ def _sentence(
     missing = (
         f" It is not compared with {_and(absent)}: this experiment has none." if absent and first else ""
     )
-    return f"{where}{by}: {name} (ECE {text(own.mean)} {shown.unit}) {'; it '.join(said)}.{missing}"
+    return (
+        f"{where}{by}: {name} (ECE {text(own.mean)} {shown.unit}) {'; it '.join(said)}.{_also(rows)}{missing}"
+    )
+
+
+def _verdict(row: Comparison) -> str:
+    if row.p_holm >= LEVEL or math.isnan(row.p_holm):
+        return "cannot be told from"
+    return "beats" if row.difference < 0 else "loses to"
+
+
+def _also(rows: list[Comparison]) -> str:
+    """The verdicts by the other metrics: whom it beats and to whom it loses."""
+    texts = []
+    for metric in TESTED:
+        mine = [row for row in rows if row.metric == metric]
+        if metric == JUDGED or not mine:
+            continue
+        whom = {word: [row.b for row in mine if _verdict(row) == word] for word in ("beats", "loses to")}
+        said = " and ".join(f"{word} {_and(names)}" for word, names in whom.items() if names)
+        texts.append(f"by {_measure.shown(metric).label} it {said or 'can be told from none of them'}")
+    text = "; ".join(texts)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _p(value: float) -> str:

@@ -3,9 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from macc import __version__, metrics
@@ -53,7 +51,17 @@ def gather(plan: Plan) -> Result:
     for name, members in experiment.averages.items():
         _add_average(result, experiment, name, members)
     add_findings(result, plan)
+    result.provenance = _provenance(plan, result)
     return result
+
+
+def _provenance(plan: Plan, result: Result) -> dict[str, list[str]]:
+    """What the selected runs were made by; more than one value where they differ."""
+    folders = {run.folder for run in result.runs}
+    environments = [plan.run_in(folder).environment for folder in sorted(folders)]
+    rows = [{**e, "torch": e.get("packages", {}).get("torch")} for e in environments]
+    kept = ("macc", "commit", "torch", "python", "processor", "cores", "threads", "device")
+    return {key: sorted({str(row[key]) for row in rows if row.get(key) is not None}) for key in kept}
 
 
 def _notes(plan: Plan) -> list[str]:
@@ -101,6 +109,8 @@ class _Measured:
         self.columns = list(dict.fromkeys([*plan.experiment.columns, *CALIBRATION]))
         self.done: dict[tuple[str, str], Values] = {}
         self.whole: dict[tuple[str, str], Values] = {}
+        self.reports: dict[tuple[str, str], dict[str, Any]] = {}
+        """Intervals over test samples, by method and run."""
 
     def add(self, result: Result, method: Method, rule: Rule) -> None:
         """Put a method's cells into the result, unless its runs are not all there."""
@@ -122,8 +132,8 @@ class _Measured:
     ) -> Cell:
         values = tuple(found[test][metric] for found in each)
         ends = interval(values)
-        if ends is None and method.of is None and self.case.tests[test] == ["test"]:
-            ends = _of_samples(runs[0], metric)
+        if ends is None and self.case.tests[test] == ["test"]:
+            ends = self._over_samples(method, runs, metric)
         whole = None
         if len(self.case.tests[test]) > 1 and (str(runs[0].path), method.title) in self.whole:
             found = [self.whole[str(run.path), method.title][test].get(metric) for run in runs]
@@ -146,29 +156,44 @@ class _Measured:
     def _run(self, method: Method, run: Run) -> Values:
         key = (str(run.path), method.title)
         if key not in self.done:
-            divide = 1.0
             extra = {"minutes": _measure.minutes(run)}
             if method.posthoc == "temperature":
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # at a bound: the table shows it
-                    divide = _measure.temperature(run.path)
-                extra["temperature"] = divide
+                extra["temperature"] = _temperature(run)
             found: Values = {}
             pooled: Values = {}
             for test, names in self.case.tests.items():
-                if method.passes is not None:
-                    if names != ["test"]:
-                        continue
-                    names = [mc_name(method.passes)]
-                cells = [_measure.read(run, name) for name in names]
-                cells = (
-                    [Logits(cell.logits / divide, cell.labels) for cell in cells] if divide != 1 else cells
-                )
+                if method.passes is not None and names != ["test"]:
+                    continue
+                cells = [self._read(method, run, name) for name in names]
                 found[test] = self._with(_measure.mean_of([self._values(cell) for cell in cells]), extra)
                 if len(cells) > 1:
                     pooled[test] = self._values(_measure.pooled(cells))
             self.done[key], self.whole[key] = found, pooled
         return self.done[key]
+
+    def _over_samples(self, method: Method, runs: Sequence[Run], metric: str) -> tuple[float, float] | None:
+        """The interval over test samples, for want of seeds."""
+        key = (method.title, str(runs[0].path))
+        if key not in self.reports:
+            if method.ensemble:
+                logits, labels = _measure.ensemble([_measure.read(run, "test") for run in runs])
+            else:
+                logits, labels = self._read(method, runs[0], "test")
+            report = metrics.evaluate(logits, labels, from_logits=True)
+            self.reports[key] = json.loads(report.to_json())
+        found = self.reports[key].get(metric)
+        if not isinstance(found, dict) or found.get("low") is None or isinstance(found["low"], list):
+            return None
+        return float(found["low"]), float(found["high"])
+
+    def _read(self, method: Method, run: Run, name: str) -> Logits:
+        """The predictions of a run after the method's own step."""
+        if method.passes is not None:
+            return _measure.read(run, mc_name(method.passes))
+        found = _measure.read(run, name)
+        if method.posthoc != "temperature":
+            return found
+        return Logits(found.logits / _temperature(run), found.labels)
 
     def _ensemble(self, runs: Sequence[Run]) -> Values:
         found: Values = {}
@@ -198,20 +223,10 @@ class _Measured:
         )
 
 
-@lru_cache(maxsize=256)
-def _report(path: Path) -> Mapping[str, Any]:
-    """What a run's test predictions are worth, with intervals over samples."""
-    logits, labels = Run(path).predictions("test")
-    found: Mapping[str, Any] = json.loads(metrics.evaluate(logits, labels, from_logits=True).to_json())
-    return found
-
-
-def _of_samples(run: Run, metric: str) -> tuple[float, float] | None:
-    """The interval over test samples, for want of seeds."""
-    found = _report(run.path).get(metric)
-    if not isinstance(found, dict) or found.get("low") is None or isinstance(found["low"], list):
-        return None
-    return float(found["low"]), float(found["high"])
+def _temperature(run: Run) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # at a bound: the table shows it
+        return _measure.temperature(run.path)
 
 
 def _add_average(result: Result, experiment: Experiment, name: str, members: Sequence[str]) -> None:

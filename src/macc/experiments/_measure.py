@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,8 +53,7 @@ def shown(column: str, unit: float | None = None) -> Shown:
     return Shown(found.label, 1 / unit, text, found.digits, found.better)
 
 
-@dataclass(frozen=True)
-class Logits:
+class Logits(NamedTuple):
     """Logits and labels of one prediction file, after whatever post-hoc step."""
 
     logits: Tensor

@@ -103,6 +103,8 @@ class Result:
     """Which of the paper's figures a report draws of it."""
     fronts: list[dict[str, Any]] = field(default_factory=list)
     """With two objectives: the Pareto front of each grid."""
+    provenance: dict[str, list[str]] = field(default_factory=dict)
+    """Commit, versions and processor behind the runs; several values where they differ."""
 
     def cell(
         self, dataset: str, test: str, method: str, metric: str, rule: str = "val_accuracy"

@@ -133,12 +133,10 @@ def _fronts(plan: Plan, address: str, folder: Path) -> list[dict[str, object]]:
 
 
 def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | PathLike[str] | None) -> str:
-    """What an experiment would take: trainings, those that are done, and an estimate from timed steps."""
+    """What an experiment would take: trainings, those that are done, and an estimate from a timed epoch."""
     plan = Plan(experiment, Path(out), root)
     plan.look()
-    lines = [
-        f"{experiment.name}, scale {experiment.scale}, {experiment.seeds} seed{'s' * (experiment.seeds > 1)}"
-    ]
+    lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
     total = 0.0
     count = done = 0
     for case in plan.cases:
@@ -149,15 +147,19 @@ def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | Pat
         left = max(0, wanted - there) * each * recipe.epochs
         total, count, done = total + left, count + wanted, done + there
         lines.append(
-            f"  {case.name}: at most {wanted} trainings of {recipe.epochs} epochs, {there} done; "
+            f"  {case.name}: at most {_many(wanted, 'training')} of {_many(recipe.epochs, 'epoch')}, {there} done; "
             f"an epoch takes about {_short(each)}, what is left about {duration(left)}"
         )
     lines += [f"  {text}" for text in plan.left_out]
     lines.append(
-        f"at most {count} trainings, {done} done; about {duration(total)} by one worker "
-        "(from timed steps; penalties, grids and validation make it longer)"
+        f"at most {_many(count, 'training')}, {done} done; about {duration(total)} by one worker "
+        "(from an epoch of each recipe, timed; validation and tests make it longer, simpler losses shorter)"
     )
     return "\n".join(lines)
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def _short(seconds: float) -> str:

@@ -77,6 +77,7 @@ def sheets(result: Result) -> Iterator[Sheet]:
         sheet = _sheet(result, dataset, test, rule)
         if sheet.rows:
             yield sheet
+    yield from _front_sheets(result)
 
 
 def _sheet(result: Result, dataset: str, test: str, rule: str) -> Sheet:
@@ -157,6 +158,23 @@ def _curve_sheets(result: Result) -> Iterator[Sheet]:
                 body.append(line)
             title = f"{dataset}: test {shown.label} {shown.unit} after each epoch"
             yield Sheet(title, ["epoch", *methods], body)
+
+
+def _front_sheets(result: Result) -> Iterator[Sheet]:
+    """For each grid with two objectives, the points that no other beats in both."""
+    for dataset, method in dict.fromkeys((row["dataset"], row["method"]) for row in result.fronts):
+        rows = [row for row in result.fronts if (row["dataset"], row["method"]) == (dataset, method)]
+        knobs = list(rows[0]["point"])
+        shown = {key: _measure.shown(key) for key in rows[0] if key not in ("dataset", "method", "point")}
+        body = [
+            [
+                *(Entry(str(row["point"][knob])) for knob in knobs),
+                *(Entry(f"{how.scale * row[key]:.{how.digits}f}") for key, how in shown.items()),
+            ]
+            for row in rows
+        ]
+        header = [*knobs, *(f"{how.label} {how.unit}".strip() for how in shown.values())]
+        yield Sheet(f"{dataset}, {method}: the Pareto front on validation", header, body)
 
 
 def _remarks(result: Result) -> list[str]:

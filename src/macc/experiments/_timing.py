@@ -16,7 +16,8 @@ from macc.training.fitting import build_model, splits_for
 from macc.training.recipe import Recipe
 
 WARM_STEPS = 2
-TIMED_STEPS = 8
+LONGEST = 10
+"""Seconds after which an epoch that is timed for an estimate is broken off."""
 ROUNDS = 3
 PAPER_MASKS = 10
 PAPER_RATIO = 7
@@ -50,14 +51,20 @@ def _seconds(learner: Learner, steps: int | None = None) -> float:
 
 
 def seconds_of_epoch(plan: Plan, case: Case) -> float:
-    """What an epoch of a data set's recipe takes here, from a few of its steps."""
+    """What an epoch of a data set's recipe takes here: one is timed, or as much of it as goes into ten seconds."""
     with kept_generators():
         seed_everything(0, "timing")
         learner = _learner(plan, case, plan.base_recipe(case))
+        _seconds(learner, WARM_STEPS)
         steps = len(learner.batches_of_epoch)
-        _seconds(learner, min(WARM_STEPS, steps))
-        timed = min(TIMED_STEPS, steps)
-        return _seconds(learner, timed) * steps / timed
+        taken = 0
+        began = time.perf_counter()
+        for inputs, labels in learner.batches_of_epoch.epoch(skip=0):
+            engine.take_step(learner, inputs, labels)
+            taken += 1
+            if time.perf_counter() - began > LONGEST:
+                break
+        return (time.perf_counter() - began) * steps / taken
 
 
 def timings(plan: Plan, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], list[str]]:

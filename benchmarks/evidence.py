@@ -1,0 +1,191 @@
+"""The results page: collects what experiments found and writes the tables of ``docs/results.md``.
+
+    python -m benchmarks.evidence collect RUNS    # result.json of RUNS/experiments into results/
+    python -m benchmarks.evidence write           # results/*.json into the pages
+
+The pages' tables come from the committed JSON alone; a test sees to it that they agree.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from macc import experiments, metrics
+from macc.experiments._result import Result, interval, paired_p
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
+ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
+METRICS = {
+    "ece": ("ECE", 100, -1),
+    "sce": ("SCE", 1000, -1),
+    "nll": ("NLL", 1, -1),
+    "accuracy": ("Acc.", 100, 1),
+}
+RIVALS = {
+    "task loss": {"NLL+MACC": "NLL", "LS+MACC": "LS", "FL+MACC": "FL"},
+    "with dropout": {"NLL+MACC": "NLL+dropout", "LS+MACC": "LS+dropout", "FL+MACC": "FL+dropout"},
+    "FL+MDCA": {},
+    "NLL+MbLS": {},
+    "NLL+TS": {},
+}
+"""What MACC is held against: the rival of each form of it, or one for all."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """MACC minus a rival in one metric, over the seeds both were trained with."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+
+    def sign(self, direction: int, corrected: float) -> str:
+        """``+`` where MACC is better, ``-`` where it is worse, ``·`` where the seeds cannot tell."""
+        if corrected >= 0.05:
+            return "·"
+        return "+" if self.difference * direction > 0 else "-"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``collect RUNS`` or ``write``."""
+    if arguments[:1] == ["collect"] and len(arguments) == 2:
+        collect(Path(arguments[1]))
+    elif list(arguments) == ["write"]:
+        TABLES.write_text(tables_page())
+        PAGE.write_text(filled(PAGE.read_text()))
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return 0
+
+
+def collect(runs: Path) -> None:
+    """Copy the results of the experiments in ``results/``."""
+    for file in sorted(RESULTS.glob("*.yaml")):
+        for scale in ("full", "cpu"):
+            source = runs / "experiments" / f"{file.stem}-{scale}" / "result.json"
+            if source.is_file():
+                found = json.loads(source.read_text())
+                text = json.dumps(rounded(found), separators=(",", ":"))
+                (RESULTS / f"{file.stem}.json").write_text(text.replace('},{"', '},\n{"') + "\n")
+                print(f"results/{file.stem}.json: {len(text) // 1000} kB")
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to seven digits: more are noise, and take room."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def read(name: str) -> Result | None:
+    """A committed result."""
+    path = RESULTS / f"{name}.json"
+    return experiments.load_result(path) if path.is_file() else None
+
+
+def tables_page() -> str:
+    """All tables, as ``macc run --format md`` prints them."""
+    parts = [
+        "# All tables of the results",
+        "",
+        "Written from `results/*.json` by `python -m benchmarks.evidence write`.",
+    ]
+    for name in ORDER:
+        result = read(name)
+        if result is not None:
+            parts += ["", f"## `{name}`", "", deeper(experiments.render(result, "md"))]
+    return "\n".join(parts) + "\n"
+
+
+def deeper(markdown: str) -> str:
+    """The same text with its headings below a second-level one."""
+    return re.sub(r"^(#+) ", r"##\1 ", markdown, flags=re.MULTILINE).strip()
+
+
+def filled(page: str) -> str:
+    """The page with every ``<!-- begin NAME -->`` block written anew."""
+
+    def block(match: re.Match[str]) -> str:
+        return f"<!-- begin {match[1]} -->\n{matrix(match[1])}\n<!-- end -->"
+
+    return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end -->", block, page, flags=re.DOTALL)
+
+
+def matrix(name: str) -> str:
+    """MACC against each rival on every test of a data set, by both rules of selection."""
+    result = read(name)
+    if result is None:
+        return "Not run yet."
+    lines = [f"| {result.seeds} seeds | | {' | '.join(RIVALS)} |", "|---|---|" + "---|" * len(RIVALS)]
+    for dataset, test, rule in chosen_blocks(result):
+        for method in result.methods:
+            if "+MACC" in method:
+                cells = compared(result, dataset, test, rule, method)
+                if any(cells):
+                    lines.append(f"| {label(dataset, test, rule)} | {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def chosen_blocks(result: Result) -> Iterator[tuple[str, str, str]]:
+    """Both rules all the way: epochs and points by accuracy, and both by NLL where epochs were selected so."""
+    by_nll = {dataset for dataset in result.datasets if dataset.endswith("validation NLL")}
+    twice = {dataset.partition(",")[0] for dataset in by_nll}
+    for dataset, test, rule in result.blocks():
+        if dataset in by_nll:
+            continue
+        if rule == "val_accuracy" or dataset not in twice:
+            yield dataset, test, rule
+        if rule == "val_accuracy" and dataset in twice:
+            other = f"{dataset}, epoch by validation NLL"
+            rules = result.rules(other)
+            yield other, test, rules[-1]
+
+
+def label(dataset: str, test: str, rule: str) -> str:
+    """Data set and test, and how was selected where not by the paper's rule."""
+    nll = rule == "val_nll" or dataset.endswith("validation NLL")
+    return f"{dataset.partition(',')[0]}, {test}{' (by NLL)' if nll else ''}"
+
+
+def compared(result: Result, dataset: str, test: str, rule: str, method: str) -> list[str]:
+    """One field for each rival: the difference in ECE, and the four signs."""
+    base = method.removesuffix(" closed form")
+    rivals = [mapping.get(base, title) for title, mapping in RIVALS.items()]
+    signs: dict[str, list[str]] = {rival: [] for rival in rivals}
+    first: dict[str, str] = {}
+    for metric, (_, scale, direction) in METRICS.items():
+        verdicts = {rival: versus(result, dataset, test, rule, metric, method, rival) for rival in rivals}
+        present = {rival: verdict for rival, verdict in verdicts.items() if verdict is not None}
+        corrected = metrics.holm([verdict.p for verdict in present.values()])
+        for (rival, verdict), p in zip(present.items(), corrected, strict=True):
+            signs[rival].append(verdict.sign(direction, p))
+            if metric == "ece":
+                first[rival] = f"{scale * verdict.difference:+.2f}"
+    return [f"{first[rival]} `{' '.join(signs[rival])}`" if rival in first else "" for rival in rivals]
+
+
+def versus(
+    result: Result, dataset: str, test: str, rule: str, metric: str, method: str, rival: str
+) -> Verdict | None:
+    """A paired t-test over seeds; nothing where there are fewer than two."""
+    own = result.cell(dataset, test, method, metric, rule)
+    other = result.cell(dataset, test, rival, metric, rule)
+    if own is None or other is None or len(own.values) != len(other.values) or len(own.values) < 2:
+        return None
+    differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
+    ends = interval(differences)
+    assert ends is not None
+    return Verdict(own.mean - other.mean, ends[0], ends[1], paired_p(differences))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
