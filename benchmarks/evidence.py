@@ -1,4 +1,4 @@
-"""The results page: collects what experiments found and writes the tables of ``docs/results.md``.
+"""The pages of results and of performance: collects what experiments found and writes the pages' tables.
 
     python -m benchmarks.evidence collect RUNS    # result.json of RUNS/experiments into results/
     python -m benchmarks.evidence write           # results/*.json into the pages
@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks._timing import Ratio
+from benchmarks.scaling import Growth
 from macc import experiments, metrics
 from macc.experiments._result import Result, interval, paired_p
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
+PERFORMANCE, SPEED = ROOT / "docs" / "performance.md", RESULTS / "performance.json"
 ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
 METRICS = {
     "ece": ("ECE", 100, -1),
@@ -58,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         collect(Path(arguments[1]))
     elif list(arguments) == ["write"]:
         TABLES.write_text(tables_page())
-        PAGE.write_text(filled(PAGE.read_text()))
+        for page in (PAGE, PERFORMANCE):
+            page.write_text(filled(page.read_text()))
     else:
         print(__doc__, file=sys.stderr)
         return 2
@@ -115,9 +119,37 @@ def filled(page: str) -> str:
     """The page with every ``<!-- begin NAME -->`` block written anew."""
 
     def block(match: re.Match[str]) -> str:
-        return f"<!-- begin {match[1]} -->\n{matrix(match[1])}\n<!-- end -->"
+        text = {"ratios": ratios, "growth": growth}.get(match[1], lambda: matrix(match[1]))()
+        return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
 
     return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end -->", block, page, flags=re.DOTALL)
+
+
+def ratios() -> str:
+    """Every ratio of ``make bench``, as kept."""
+    found = json.loads(SPEED.read_text())
+    lines = [
+        f"{found['machine']}, commit `{found['commit']}`:",
+        "",
+        "| case | ratio | must be |",
+        "|---|--:|---|",
+    ]
+    for row in found["ratios"]:
+        ratio = Ratio(row["case"], row["value"], row["at_most"], row["at_least"])
+        mark = "" if ratio.reached else " (missed)"
+        lines.append(f"| {ratio.case} | {ratio.value:.3g} | {ratio.limit.replace('<', '&lt;')}{mark} |")
+    return "\n".join(lines)
+
+
+def growth() -> str:
+    """How cost grows: the fitted exponents."""
+    lines = ["| what | grows | at | from | to | times | exponent |", "|---|---|---|--:|--:|--:|--:|"]
+    for row in json.loads(SPEED.read_text())["growth"]:
+        one = Growth(row["what"], row["of"], row["fixed"], tuple(row["sizes"]), tuple(row["seconds"]))
+        more = one.seconds[-1] / one.seconds[0]
+        sizes = f"{one.sizes[0]:,} | {one.sizes[-1]:,}".replace(",", " ")
+        lines.append(f"| {one.what} | {one.of} | {one.fixed} | {sizes} | {more:.1f} | {one.exponent:.2f} |")
+    return "\n".join(lines)
 
 
 def matrix(name: str) -> str:

@@ -259,6 +259,14 @@ class TestCells:
 
         assert (cell.low, cell.high) == (expected.low, expected.high)
 
+    def test_errors_have_the_floor_of_chance(self, measured):
+        plan, result = measured
+        logits, labels = plan.run(jobs_of(plan, "CE")[0]).predictions("test")
+        expected = metrics.evaluate(logits, labels, from_logits=True)["ece"].noise_floor
+
+        assert result.cell("digits", "test", "CE", "ece").floor == pytest.approx(expected, rel=0.1)
+        assert result.cell("digits", "test", "CE", "nll").floor is None
+
     def test_what_made_the_runs_is_told(self, measured):
         _, result = measured
 

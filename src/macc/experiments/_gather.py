@@ -111,6 +111,7 @@ class _Measured:
         self.whole: dict[tuple[str, str], Values] = {}
         self.reports: dict[tuple[str, str], dict[str, Any]] = {}
         """Intervals over test samples, by method and run."""
+        self.floors: dict[tuple[str, ...], float] = {}
 
     def add(self, result: Result, method: Method, rule: Rule) -> None:
         """Put a method's cells into the result, unless its runs are not all there."""
@@ -151,7 +152,17 @@ class _Measured:
             high=None if ends is None else ends[1],
             paper=paper_value(experiment.paper, self.case.name, test, method.title, metric),
             pooled=whole,
+            floor=self._floor(method, runs, test, metric),
         )
+
+    def _floor(self, method: Method, runs: Sequence[Run], test: str, metric: str) -> float | None:
+        if metric not in _measure.FLOORED or method.ensemble:
+            return None
+        key = (method.title, str(runs[0].path), test, metric)
+        if key not in self.floors:
+            cells = [self._read(method, runs[0], name) for name in self.case.tests[test]]
+            self.floors[key] = math.fsum(_measure.floor(cell, metric) for cell in cells) / len(cells)
+        return self.floors[key]
 
     def _run(self, method: Method, run: Run) -> Values:
         key = (str(run.path), method.title)

@@ -13,6 +13,10 @@ from torch import Tensor
 from macc import metrics
 from macc.training.runs import Run
 
+FLOOR_DRAWS = 20
+FLOORED = ("ece", "sce")
+"""The errors whose floor is told."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -81,6 +85,15 @@ def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
         else:
             result[column] = float(getattr(metrics, column)(found.logits, found.labels, from_logits=True))
     return result
+
+
+def floor(found: Logits, metric: str) -> float:
+    """A binned calibration error that chance alone gives: the mean over labels drawn from the probabilities."""
+    probs = found.logits.double().softmax(dim=1)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.multinomial(probs, FLOOR_DRAWS, replacement=True, generator=generator)
+    error = getattr(metrics, metric)
+    return math.fsum(float(error(probs, labels)) for labels in drawn.T) / FLOOR_DRAWS
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:

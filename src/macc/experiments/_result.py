@@ -33,6 +33,8 @@ class Cell:
     """The paper's value, in plain units too."""
     pooled: float | None = None
     """Mean over seeds, all cells of a shifted test taken as one set."""
+    floor: float | None = None
+    """What chance alone gives a calibration error: with labels drawn from the first seed's own probabilities."""
 
     @property
     def mean(self) -> float:

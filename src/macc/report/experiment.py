@@ -163,7 +163,8 @@ def _cell(cell: Found | None, unit: Unit, rank: int) -> Cell:
     if cell.low is not None and cell.high is not None and unit.better:
         ends = f"{text(cell.low)} … {text(cell.high)}"
     paper_value = "" if cell.paper is None else text(cell.paper)
-    return Cell(text(cell.mean), cell.mean, ends, "", rank, paper_value)
+    floor = "" if cell.floor is None else text(cell.floor)
+    return Cell(text(cell.mean), cell.mean, ends, floor, rank, paper_value)
 
 
 def _other_tables(result: Result) -> list[Table]:

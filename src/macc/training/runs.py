@@ -188,7 +188,7 @@ def environment(*, device: torch.device, processes: int, data_digest: str, key: 
     """What a result may depend on beside its recipe."""
     return {
         "macc": __version__,
-        "commit": _commit(),
+        "commit": source_commit(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
@@ -209,7 +209,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def source_commit() -> str | None:
     """The commit of macc's own source, where it is a checkout."""
     folder = Path(__file__).parent
     try:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 from macc.metrics import Estimate
 from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, panel, plain
 
+MOST_NAMED = 5
+"""More names than this beside their points would overlap; they get numbers, and the names stand beside the axes."""
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -48,7 +51,8 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
     """
     best = front({name: (accuracy.value, error.value) for name, (accuracy, error) in points.items()})
     with panel(ax) as ax:
-        for name, (accuracy, error) in points.items():
+        numbered = len(points) > MOST_NAMED
+        for number, (name, (accuracy, error)) in enumerate(points.items(), start=1):
             x, y = 100 * accuracy.value, 1000 * error.value
             colour = BLUE if name in best else FAINT
             ax.errorbar(
@@ -61,10 +65,10 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
                 elinewidth=0.8,
                 alpha=0.9,
                 markersize=6,
+                label=f"{number}  {plain(name)}" if numbered else None,
             )
-            ax.annotate(
-                plain(name), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=8.5, color=INK
-            )
+            text = str(number) if numbered else plain(name)
+            ax.annotate(text, (x, y), xytext=(6, 6), textcoords="offset points", fontsize=8.5, color=INK)
         x_front = [100 * points[name][0].value for name in best]
         y_front = [1000 * points[name][1].value for name in best]
         ax.plot(
@@ -79,7 +83,10 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
             label="no other is better in both",
             zorder=1,
         )
-        ax.legend(loc="best")
+        if numbered:
+            ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), handlelength=1)
+        else:
+            ax.legend(loc="best")
         ax.margins(0.12)
         ax.set(xlabel="accuracy (%)", ylabel="SCE (1e-3)")
         ax.set_ylim(bottom=0)
