@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from macc import data, experiments, metrics, posthoc
+from macc import data, experiments, metrics, posthoc, training
 from macc.experiments import _findings, _runs, _study, _tables
 from macc.experiments._gather import gather
 from macc.experiments._result import Cell, Comparison, Result, interval, load_result
@@ -378,7 +378,7 @@ class TestFindings:
             train(plan, job, nll=nll, accuracy=1 - nll / 100 if dict(job.point)["head.p"] == 0.2 else 0.5)
         for title in ("M", "CrossEntropy"):
             for job in jobs_of(plan, title, seeds=(0, 1)):
-                train(plan, job, nll=plan.scores(plan.run(job))["nll"] if plan.run(job).finished else 0.6)
+                train(plan, job, nll=plan.scores(job)["nll"] if plan.run(job).finished else 0.6)
         plan._scores.clear()
         result = gather(plan)
         text = _tables.render(result, "text")
@@ -387,6 +387,20 @@ class TestFindings:
         assert "digits (selected by validation accuracy, the paper's rule)" in text
         assert "digits, by validation NLL: M" in text
         assert "Selected on digits by validation NLL: M: weight of MACC 10, head.p 0.5." in text
+
+    def test_an_epoch_is_selected_by_both_rules_without_a_second_training(self, tmp_path):
+        experiment = experiments.Experiment(
+            name="x", datasets="digits", seeds=1, methods=["CrossEntropy"], tests={"test": "test"},
+            set={"epochs": 8, "subset.train": 200, "subset.val": 60, "optimiser.lr": 0.3},
+        )  # fmt: skip
+        result = experiments.run(experiment, out=tmp_path, workers=1)
+        by_rule = {run.rule: training.Run(tmp_path / run.folder) for run in result.runs}
+        rows = by_rule["val_accuracy"].history
+
+        assert by_rule["val_nll"].recipe.selection == "val_nll"
+        assert by_rule["val_nll"].history == rows  # to the hundredth of a second: one training
+        cells = [result.cell("digits", "test", "CrossEntropy", "nll", rule) for rule in by_rule]
+        assert cells[0].values != cells[1].values
 
 
 class TestFormats:

@@ -556,6 +556,31 @@ def test_memory_does_not_grow_over_fifty_epochs(tmp_path, monkeypatch):
     assert counts[1] <= counts[0]
 
 
+def test_another_rules_epoch_is_left_as_the_run_it_would_give(tmp_path):
+    recipe = own_recipe(epochs=6, optimiser={"name": "sgd", "lr": 0.3})
+    by_nll = recipe.model_copy(update={"selection": "val_nll"})
+    run = training.fit(recipe, model=network(), data=tabular(), out=tmp_path / "a", also=["val_nll", "last"])
+    alone = training.fit(by_nll, model=network(), data=tabular(), out=tmp_path / "b")
+    twin = training.Run(tmp_path / "a" / alone.path.name)
+    chosen = [selection.chosen_epoch(run.history, rule) for rule in ("val_accuracy", "val_nll", "last")]
+
+    assert len(set(chosen)) == 3  # or there is nothing to see
+    assert len([path for path in (tmp_path / "a").iterdir() if path.is_dir()]) == 3
+    for name in ("recipe.yaml", "best.safetensors", "metrics.json", "predictions/test.npz"):
+        assert (twin.path / name).read_bytes() == (alone.path / name).read_bytes(), name
+    assert [{**row, "seconds": 0} for row in twin.history] == [{**row, "seconds": 0} for row in alone.history]
+    assert twin.environment["run_sha256"] == alone.environment["run_sha256"]
+    assert not (run.path / "candidates").exists()
+    assert (twin.path / "best.safetensors").read_bytes() != (run.path / "best.safetensors").read_bytes()
+
+
+def test_a_rule_that_selects_the_same_epoch_leaves_nothing(tmp_path):
+    recipe = own_recipe(epochs=1)
+    run = training.fit(recipe, model=network(), data=tabular(), out=tmp_path, also=["val_nll"])
+
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [run.path]
+
+
 def test_the_environment_is_recorded(tmp_path):
     run = training.fit(small(), out=tmp_path)
     found = json.loads((run.path / "environment.json").read_text())

@@ -19,7 +19,7 @@ from macc.experiments._file import RULES, Experiment, Method, Row, Rule, half_of
 from macc.experiments._grids import Point
 from macc.training import recipe as recipes
 from macc.training.fitting import splits_for
-from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe
+from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe, Selection
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch
 
@@ -66,12 +66,15 @@ class Job:
     method: str
     point: tuple[tuple[str, Any], ...]
     seed: int
+    rule: Rule = "val_accuracy"
+    """Which epoch it keeps, where the recipe leaves it to the paper's rule."""
 
     @property
     def text(self) -> str:
         """What progress calls it."""
         values = ", ".join(f"{name} {value}" for name, value in self.point)
-        return f"{self.case}: {self.method}{f' ({values})' if values else ''}, seed {self.seed}"
+        by = "" if self.rule == "val_accuracy" else ", epoch by validation NLL"
+        return f"{self.case}: {self.method}{f' ({values})' if values else ''}, seed {self.seed}{by}"
 
 
 def key_of(point: Point) -> tuple[tuple[str, Any], ...]:
@@ -101,7 +104,7 @@ class Plan:
         self._digests: dict[tuple[str, str], str] = {}
         self._runs: dict[Job, Run] = {}
         self._recipes: dict[Job, Recipe] = {}
-        self._scores: dict[Path, dict[str, float]] = {}
+        self._scores: dict[tuple[Job, Selection], dict[str, float]] = {}
 
     # What is there
 
@@ -287,6 +290,8 @@ class Plan:
         if method.p_of is not None:
             changes += self._control(case, method.p_of)
         overrides = [*case.overrides, *changes]
+        if job.rule == "val_nll":
+            overrides.append('selection="val_nll"')
         if self.experiment.kind == "convergence":
             overrides.append('epoch_predictions=["test"]')
         try:
@@ -335,17 +340,22 @@ class Plan:
 
     # What validation says
 
-    def scores(self, run: Run) -> dict[str, float]:
-        """Accuracy, NLL, ECE and SCE on validation, of the epoch a finished run kept."""
-        if run.path not in self._scores:
-            history = run.history
-            epoch = chosen_epoch(history, run.recipe.selection)
-            self._scores[run.path] = {
+    def scores(self, job: Job, rule: Rule = "val_accuracy") -> dict[str, float]:
+        """Accuracy, NLL, ECE and SCE on validation, of the epoch that a rule keeps of a finished training."""
+        kept = self._selection(job, rule)
+        if (job, kept) not in self._scores:
+            history = self.run(job).history
+            self._scores[job, kept] = {
                 key.removeprefix("val/"): value
-                for key, value in history[epoch - 1].items()
-                if key.startswith("val/")
+                for key, value in history[chosen_epoch(history, kept) - 1].items()
+                if key == "epoch" or key.startswith("val/")
             }
-        return self._scores[run.path]
+        return self._scores[job, kept]
+
+    def _selection(self, job: Job, rule: Rule) -> Selection:
+        """How an epoch is selected: by the rule, unless the recipe departs from the paper's."""
+        own = self.recipe(job).selection
+        return rule if own == "val_accuracy" else own
 
     def ready(self, case: Case, method: Method) -> bool:
         """Whether it is known what a method's trainings are: the control waits for the dropout rate it takes."""
@@ -378,7 +388,7 @@ class Plan:
             runs = [self.run(job) for job in jobs]
             if not all(run.finished for run in runs):
                 continue
-            values = [self.scores(run)[rule.removeprefix("val_")] for run in runs]
+            values = [self.scores(job, rule)[rule.removeprefix("val_")] for job in jobs]
             mean = math.fsum(values) / len(values)
             recipe = self.recipe(jobs[0])
             p = recipe.head.p if isinstance(recipe.head, Head) else 0.0
@@ -388,7 +398,17 @@ class Plan:
     def chosen_runs(self, case: Case, method: Method, rule: Rule) -> list[Job]:
         """The trainings that stand for a method, one for each seed; none before they are known."""
         point = self.chosen(case, method, rule)
-        return [] if point is None else [self.job(case, method, point, seed) for seed in self.seeds]
+        if point is None:
+            return []
+        return [self._kept(self.job(case, method, point, seed), rule) for seed in self.seeds]
+
+    def _kept(self, job: Job, rule: Rule) -> Job:
+        """The training with the epoch that a rule keeps: the same one where it keeps the same epoch."""
+        if rule == "val_accuracy" or not self.run(job).finished:
+            return job
+        if self.scores(job, rule)["epoch"] == self.scores(job)["epoch"]:
+            return job
+        return replace(job, rule=rule)
 
     def is_searched(self, method: Method, case: Case) -> bool:
         """Whether Optuna goes through a method's points: there are several."""
@@ -410,7 +430,8 @@ class Plan:
                 for seed in self.search_seeds(len(points)):
                     jobs[self.job(case, method, point, seed)] = None
             for rule in RULES:
-                jobs.update(dict.fromkeys(self.chosen_runs(case, method, rule)))
+                selected = self.chosen_runs(case, method, rule)
+                jobs.update(dict.fromkeys(replace(job, rule="val_accuracy") for job in selected))
         return len({self.run(job).path for job in jobs if self.run(job).finished})
 
     def is_open(self) -> bool:
@@ -490,10 +511,9 @@ def mc_name(passes: int) -> str:
 
 def fit(plan: Plan, job: Job, **options: Any) -> Run:
     """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody looks at again."""
-    case = plan.case(job.case)
-    return training.fit(
-        plan.recipe(job), data=plan.splits(case), out=plan.out, resamples=MIN_RESAMPLES, **options
-    )
+    recipe, data = plan.recipe(job), plan.splits(plan.case(job.case))
+    also = [rule for rule in RULES if rule != "val_accuracy"] if recipe.selection == "val_accuracy" else []
+    return training.fit(recipe, data=data, out=plan.out, resamples=MIN_RESAMPLES, also=also, **options)
 
 
 def _folder(name: str) -> str:

@@ -256,7 +256,7 @@ class GridStudy:
                 raise optuna.TrialPruned("behind the median") from None
             if job in self.plan.failed:
                 raise ValueError(self.plan.failed[job])
-            found.append(self.plan.scores(self.plan.run(job)))
+            found.append(self.plan.scores(job))
         return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
 
     def _reporter(self, trial: "optuna.Trial") -> OnEpoch:

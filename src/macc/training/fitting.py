@@ -5,7 +5,7 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -30,8 +30,9 @@ from macc.training._interrupts import Interrupted, StopRequest
 from macc.training._randomness import kept_generators, seed_everything
 from macc.training.engine import Learner
 from macc.training.progress import Display, display_for
-from macc.training.recipe import Head, Recipe
+from macc.training.recipe import Head, Recipe, Selection
 from macc.training.runs import (
+    Busy,
     Run,
     append_row,
     differences,
@@ -64,6 +65,7 @@ def fit(
     show: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     resamples: int | None = None,
+    also: Sequence[Selection] = (),
     on_epoch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Run:
     """Train a recipe to its end, from wherever an earlier start left it.
@@ -82,6 +84,8 @@ def fit(
         show: Tell on standard output how far it is.
         checkpoint_seconds: Time after which a checkpoint is also written within an epoch.
         resamples: Behind the intervals of ``metrics.json``, 1000 where not given; 100 are quicker and rougher.
+        also: Other rules of selection. Where one selects another epoch, what it selects is left as the finished
+            run that the recipe with this ``selection`` gives, without a second training.
         on_epoch: Called with the row of every epoch that is done, as in ``history.jsonl``; what it raises
             stops the run, which can be gone on from.
 
@@ -114,8 +118,11 @@ def fit(
     accelerator = engine.accelerator_for(recipe)
     display = display_for(show and accelerator.is_main_process)
     splits = splits_for(recipe, data, root)
-    key = run_hash(recipe, splits, model)
+    digest = splits.digest()
+    key = run_hash(recipe, digest, model)
     run = Run(run_path(out, recipe, key))
+    others = [recipe.model_copy(update={"selection": rule}) for rule in also]
+    twins = [(other, run_hash(other, digest, model)) for other in others]  # of the weights before training
     with ExitStack() as stack:
         stack.enter_context(kept_generators())
         stack.enter_context(full_disk_explained(run.path))
@@ -126,9 +133,26 @@ def fit(
         whole = _model(recipe, splits, model)
         if not run.finished:
             learner = _train(
-                recipe, whole, splits, run, key, accelerator, display, stop, checkpoint_seconds, on_epoch
+                recipe,
+                whole,
+                splits,
+                run,
+                key,
+                accelerator,
+                display,
+                stop,
+                checkpoint_seconds,
+                also,
+                on_epoch,
             )
-            _finish(learner, whole, run, display, RESAMPLES if resamples is None else resamples)
+            count = RESAMPLES if resamples is None else resamples
+            for twin, twin_key in twins:
+                _leave_twin(learner, whole, run, twin, Run(run_path(out, twin, twin_key)), twin_key, count)
+            _finish(learner, whole, run, run, recipe.selection, count)
+            if accelerator.is_main_process:
+                shutil.rmtree(run.path / "candidates", ignore_errors=True)
+            epoch = chosen_epoch(learner.history, recipe.selection)
+            display.say(f"weights of epoch {epoch} ({recipe.selection})")
         elif model is not None:
             checkpoints.load_module(whole, run.weights(), run.path / "best.safetensors")
             whole.to(accelerator.device)
@@ -291,6 +315,7 @@ def _train(
     display: Display,
     stop: StopRequest,
     checkpoint_seconds: float,
+    also: Sequence[Selection],
     on_epoch: Callable[[Mapping[str, Any]], None] | None,
 ) -> Learner:
     main = accelerator.is_main_process
@@ -317,6 +342,7 @@ def _train(
         stop=stop,
         chance=_chance(seen),
         checkpoint_seconds=checkpoint_seconds,
+        rules=(recipe.selection, *also),
         on_epoch=on_epoch,
     )
     with _trackers(recipe, run, accelerator), _showing(display, learner):
@@ -416,6 +442,8 @@ class Recorder:
     stop: StopRequest
     chance: float
     checkpoint_seconds: float
+    rules: Sequence[Selection]
+    """The selections whose epochs are kept."""
     on_epoch: Callable[[Mapping[str, Any]], None] | None = None
     written: float = field(default_factory=time.monotonic)
     warned: bool = False
@@ -437,7 +465,7 @@ class Recorder:
 
     def epoch(self, learner: Learner) -> None:
         """Write everything an epoch leaves; the checkpoint first, so that a row stands for one."""
-        history, rule = learner.history, learner.recipe.selection
+        history = learner.history
         row, epoch = history[-1], learner.epoch
         for split in learner.recipe.epoch_predictions:
             logits = engine.predicted_logits(learner, split)
@@ -446,7 +474,7 @@ class Recorder:
                 self.run.write_predictions(f"epochs/{split}-{epoch}", logits=logits, labels=labels)
         if learner.recipe.trackers:
             learner.accelerator.log({k: v for k, v in row.items() if k != "epoch"}, step=epoch)
-        candidates = candidate_epochs(history, rule)
+        candidates: set[int] = set().union(*(candidate_epochs(history, rule) for rule in self.rules))
         if learner.accelerator.is_main_process and epoch in candidates:
             write_tensors(weights_path(self.run, epoch), learner.model.state_dict())
         self._checkpoint(learner)
@@ -522,15 +550,13 @@ def weights_path(run: Run, epoch: int) -> Path:
     return run.path / "candidates" / f"{epoch}.safetensors"
 
 
-def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display, resamples: int) -> None:
-    """The selected weights, the predictions of validation and test with them, and the metrics of those."""
+def _finish(
+    learner: Learner, whole: nn.Module, trained: Run, run: Run, rule: Selection, resamples: int
+) -> None:
+    """The weights a rule selects, the predictions of validation and test with them, and the metrics of those."""
     learner.accelerator.wait_for_everyone()  # for the main process to have written the last weights
-    epoch = chosen_epoch(learner.history, learner.recipe.selection)
-    main, kept, best = (
-        learner.accelerator.is_main_process,
-        weights_path(run, epoch),
-        run.path / "best.safetensors",
-    )
+    kept, best = weights_path(trained, chosen_epoch(learner.history, rule)), run.path / "best.safetensors"
+    main = learner.accelerator.is_main_process
     if kept.is_file():
         checkpoints.load_module(learner.model, load_file(kept), kept)
     else:
@@ -546,9 +572,30 @@ def _finish(learner: Learner, whole: nn.Module, run: Run, display: Display, resa
             run.write_predictions(split, logits=logits, labels=labels)
             measured[split] = measure(logits, labels, resamples)
     if main:
-        shutil.rmtree(run.path / "candidates", ignore_errors=True)
         write_json(run.path / "metrics.json", measured)
-        display.say(f"weights of epoch {epoch} ({learner.recipe.selection})")
+
+
+def _leave_twin(
+    learner: Learner, whole: nn.Module, run: Run, recipe: Recipe, twin: Run, key: str, resamples: int
+) -> None:
+    """The run that another rule of selection gives, unless it is the same epoch's or its weights were not kept."""
+    epoch = chosen_epoch(learner.history, recipe.selection)
+    same = epoch == chosen_epoch(learner.history, learner.recipe.selection)
+    if same or twin.finished or not weights_path(run, epoch).is_file():
+        return
+    with ExitStack() as stack:
+        try:
+            _lock(stack, twin.path, learner.accelerator)
+        except Busy:
+            return
+        if learner.accelerator.is_main_process:
+            write_bytes(twin.path / "recipe.yaml", recipe.to_yaml().encode())
+            write_json(twin.path / "environment.json", {**run.environment, "run_sha256": key})
+            write_rows(twin.path / "history.jsonl", learner.history)
+            if recipe.epoch_predictions:
+                epochs = Path("predictions") / "epochs"
+                shutil.copytree(run.path / epochs, twin.path / epochs, dirs_exist_ok=True)
+        _finish(learner, whole, run, twin, recipe.selection, resamples)
 
 
 def measure(logits: Tensor, labels: Tensor, resamples: int) -> dict[str, Any]:
