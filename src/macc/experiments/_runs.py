@@ -101,6 +101,7 @@ class Plan:
         self.searched: set[tuple[str, str]] = set()
         """Grids that Optuna has finished with."""
         self._splits: tuple[str, Splits] | None = None
+        self._shifts: dict[str, list[str]] = {}
         self._digests: dict[tuple[str, str], str] = {}
         self._runs: dict[Job, Run] = {}
         self._recipes: dict[Job, Recipe] = {}
@@ -183,37 +184,39 @@ class Plan:
                     continue
                 wanted, _, pattern = name.partition("/")
                 if wanted in ("own", recipe.dataset, folder):
-                    parts, place = list(splits.shifts), folder
+                    source, place, parts = "own", folder, list(splits.shifts)
                 else:
                     other = self._other_set(case, wanted)
                     if other is None:
                         continue
-                    place, parts = other
+                    source, parts = other
+                    place = _folder(source)
                 matching = [part for part in parts if fnmatchcase(part, pattern)]
                 if not matching:
                     raise ValueError(
                         f"{case.name} has no test set {name!r}; there are {', '.join(parts) or 'no shifted ones'}"
                     )
-                if place == folder:
-                    case.sets.setdefault("own", list(splits.shifts))
+                known = case.sets.setdefault(source, [])
+                known += [part for part in matching if part not in known]
                 cells += [f"{place}/{part}" for part in matching]
             if cells:
                 found[title] = cells
         case.tests = found
 
     def _other_set(self, case: Case, names: str) -> tuple[str, list[str]] | None:
-        """Folder and shifts of the first of some data sets, ``this|or_that``, whose files are there."""
+        """Name and shifts of the first of some data sets, ``this|or_that``, whose files are there."""
         reasons = []
         for name in names.split("|"):
-            if name not in case.sets:
-                try:
-                    case.sets[name] = list(datasets.load(name, root=self.root).shifts)
-                except ValueError as error:
-                    reasons.append(str(error))
-                    continue
-                if reasons:
-                    case.remarks.append(f"tested on {name}, because {reasons[0]}")
-            return _folder(name), case.sets[name]
+            try:
+                if name not in self._shifts:
+                    self._shifts[name] = list(datasets.load(name, root=self.root).shifts)
+            except ValueError as error:
+                reasons.append(str(error))
+                continue
+            if reasons:
+                remark = f"tested on {name}, because {reasons[0]}"
+                case.remarks += [remark] if remark not in case.remarks else []
+            return name, self._shifts[name]
         text = f"{case.name} under {names.partition('|')[0]} is left out: {reasons[0]}"
         if text not in self.left_out:
             self.left_out.append(text)
@@ -482,18 +485,19 @@ class Plan:
         return _folder(self.splits(case).name if name == "own" else name)
 
     def shifted(self, case: Case, name: str) -> Splits:
-        """The data set to predict, as small as the recipe's subset says."""
+        """The parts of a data set to predict, as small as the recipe's subset says."""
         recipe = self.base_recipe(case)
         if name == "own":
-            return splits_for(recipe, self.splits(case), self.root)
-        other = datasets.load(name, root=self.root)
-        if recipe.subset.test is None:
-            return other
-        cut = {
-            key: part.subset(min(recipe.subset.test, len(part)), seed=recipe.subset.seed)
-            for key, part in other.shifts.items()
-        }
-        return replace(other, shifts=cut)
+            found = splits_for(recipe, self.splits(case), self.root)
+        else:
+            found = datasets.load(name, root=self.root)
+        parts = {part: found.shifts[part] for part in case.sets[name]}
+        size = recipe.subset.test if name != "own" else None  # its own were cut with the data set
+        if size is not None:
+            parts = {
+                key: part.subset(min(size, len(part)), seed=recipe.subset.seed) for key, part in parts.items()
+            }
+        return replace(found, shifts=parts)
 
 
 def _there(path: Path, moments: bool) -> bool:
