@@ -21,6 +21,7 @@ from macc.experiments._result import Result, interval, paired_p
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
+IMAGES = ROOT / "docs" / "images"
 PERFORMANCE, SPEED = ROOT / "docs" / "performance.md", RESULTS / "performance.json"
 ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
 METRICS = {
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         collect(Path(arguments[1]))
     elif list(arguments) == ["write"]:
         TABLES.write_text(tables_page())
+        draw_growth(IMAGES / "growth.svg")
         for page in (PAGE, PERFORMANCE):
             page.write_text(filled(page.read_text()))
     else:
@@ -71,14 +73,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def collect(runs: Path) -> None:
     """Copy the results of the experiments in ``results/``."""
-    for file in sorted(RESULTS.glob("*.yaml")):
+    names = [*(file.stem for file in sorted(RESULTS.glob("*.yaml"))), "timing"]
+    for name in names:
         for scale in ("full", "cpu"):
-            source = runs / "experiments" / f"{file.stem}-{scale}" / "result.json"
+            source = runs / "experiments" / f"{name}-{scale}" / "result.json"
             if source.is_file():
                 found = json.loads(source.read_text())
                 text = json.dumps(rounded(found), separators=(",", ":"))
-                (RESULTS / f"{file.stem}.json").write_text(text.replace('},{"', '},\n{"') + "\n")
-                print(f"results/{file.stem}.json: {len(text) // 1000} kB")
+                (RESULTS / f"{name}.json").write_text(text.replace('},{"', '},\n{"') + "\n")
+                print(f"results/{name}.json: {len(text) // 1000} kB")
 
 
 def rounded(value: Any) -> Any:
@@ -119,7 +122,9 @@ def filled(page: str) -> str:
     """The page with every ``<!-- begin NAME -->`` block written anew."""
 
     def block(match: re.Match[str]) -> str:
-        text = {"ratios": ratios, "growth": growth}.get(match[1], lambda: matrix(match[1]))()
+        text = {"ratios": ratios, "growth": growth, "timing": timing}.get(
+            match[1], lambda: matrix(match[1])
+        )()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
 
     return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end -->", block, page, flags=re.DOTALL)
@@ -150,6 +155,36 @@ def growth() -> str:
         sizes = f"{one.sizes[0]:,} | {one.sizes[-1]:,}".replace(",", " ")
         lines.append(f"| {one.what} | {one.of} | {one.fixed} | {sizes} | {more:.1f} | {one.exponent:.2f} |")
     return "\n".join(lines)
+
+
+def timing() -> str:
+    """Whole epochs by each way to get moments."""
+    result = read("timing")
+    return "Not run yet." if result is None else deeper(experiments.render(result, "md"))
+
+
+def draw_growth(path: Path) -> None:
+    """Times against sizes, both logarithmic, a panel for each size."""
+    from matplotlib.figure import Figure
+
+    rows = json.loads(SPEED.read_text())["growth"]
+    axes = Figure(figsize=(11, 3.2), layout="constrained").subplots(1, 4)
+    titles = {"N": "samples N", "K": "classes K", "D": "features D", "S": "masks S"}
+    for ax, (of, title) in zip(axes, titles.items(), strict=True):
+        for row in rows:
+            if row["of"] == of:
+                start = row["seconds"][0]
+                ax.loglog(
+                    row["sizes"],
+                    [s / start for s in row["seconds"]],
+                    "o-",
+                    label=f"{row['what']}, {row['fixed']}",
+                )
+        ax.set(xlabel=title, ylabel="times the first" if of == "N" else "")
+        ax.legend(fontsize=6)
+        ax.grid(alpha=0.3)
+    path.parent.mkdir(exist_ok=True)
+    axes[0].figure.savefig(path)
 
 
 def matrix(name: str) -> str:

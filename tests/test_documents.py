@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import evidence
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -72,3 +74,9 @@ def test_the_tables_of_the_evidence_are_those_of_its_runs():
     )
 
     assert result.stdout.strip() in (ROOT / "docs" / "first-evidence-tables.md").read_text()
+
+
+def test_the_pages_of_results_are_written_from_the_committed_runs():
+    assert evidence.TABLES.read_text() == evidence.tables_page()
+    for page in (evidence.PAGE, evidence.PERFORMANCE):
+        assert page.read_text() == evidence.filled(page.read_text()), page.name
