@@ -203,24 +203,17 @@ def matrix(name: str) -> str:
 
 
 def chosen_blocks(result: Result) -> Iterator[tuple[str, str, str]]:
-    """Both rules all the way: epochs and points by accuracy, and both by NLL where epochs were selected so."""
-    by_nll = {dataset for dataset in result.datasets if dataset.endswith("validation NLL")}
-    twice = {dataset.partition(",")[0] for dataset in by_nll}
+    """Every table, but of tests or data sets that an average sums up only the average."""
     for dataset, test, rule in result.blocks():
-        if dataset in by_nll:
-            continue
-        if rule == "val_accuracy" or dataset not in twice:
+        summed = "Average" in result.tests[dataset] and test != "Average"
+        if not summed and not ("Average" in result.datasets and dataset != "Average"):
             yield dataset, test, rule
-        if rule == "val_accuracy" and dataset in twice:
-            other = f"{dataset}, epoch by validation NLL"
-            rules = result.rules(other)
-            yield other, test, rules[-1]
 
 
 def label(dataset: str, test: str, rule: str) -> str:
     """Data set and test, and how was selected where not by the paper's rule."""
-    nll = rule == "val_nll" or dataset.endswith("validation NLL")
-    return f"{dataset.partition(',')[0]}, {test}{' (by NLL)' if nll else ''}"
+    where = "in domain" if test == "test" else test
+    return f"{dataset}, {where}{', by NLL' if rule == 'val_nll' else ''}"
 
 
 def compared(result: Result, dataset: str, test: str, rule: str, method: str) -> list[str]:

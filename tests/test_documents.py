@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks import evidence
 
 ROOT = Path(__file__).parents[1]

@@ -188,7 +188,8 @@ def _confidence(scene: _Scene) -> "tuple[Figure, str]":
             top.set_title(f"{plain(dataset)}, {plain(method)}\n{top.get_title()}", fontsize=8.5)
             figures.confidence_histogram(found.probs(), found.labels, ax=below)
     first, _ = scene.pairs(chosen[0])[0]
-    shown = ", ".join(f"{name} {100 * gaps[name]:+.1f}".replace("-", "−") for name in chosen)
+    points = {name: f"{100 * gaps[name]:+.1f}".replace("-", "−") for name in chosen}
+    shown = ", ".join(f"{name} {text}" for name, text in points.items())
     alone = "" if len(chosen) > 1 else " (there is only one)"
     return figure, (
         f"The data sets on which {first} is least and most confident against its accuracy{alone}: mean confidence "

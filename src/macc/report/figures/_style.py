@@ -37,7 +37,9 @@ _SETTINGS: Any = {
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
     "legend.fontsize": 8.5,
-    "legend.frameon": False,
+    "legend.frameon": True,  # a line must not run through its words
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.85,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": FAINT,
