@@ -1,5 +1,7 @@
 """Predictions whose true class probabilities are known, and the metrics of their whole population."""
 
+from functools import cached_property
+
 import torch
 
 SHARPNESS = {"calibrated": 1.0, "slightly over-confident": 1.2, "badly over-confident": 2.0}
@@ -62,19 +64,28 @@ class Population:
 
     def adaptive(self, sample, threshold=None):
         """ACE or TACE over the ranges that a sample ``(n, k)`` of probabilities cuts."""
+        ordered, sums = self._ordered
         total = 0.0
         for j in range(sample.shape[1]):
             kept = sample[:, j] if threshold is None else sample[sample[:, j] > threshold, j]
-            mine = (
-                torch.ones(self.size, dtype=torch.bool) if threshold is None else self.probs[:, j] > threshold
-            )
             if len(kept) == 0:
                 continue
+            first = 0 if threshold is None else int(torch.searchsorted(ordered[j], threshold, right=True))
             ends = (torch.arange(1, self.bins) * len(kept) + self.bins - 1) // self.bins - 1
-            index = torch.bucketize(self.probs[mine, j], kept.sort().values[ends.clamp(min=0)])
-            gaps = torch.bincount(index, (self.truth - self.probs)[mine, j], self.bins)
-            total += gaps.abs().sum().item() / int(mine.sum())
+            edges = kept.sort().values[ends.clamp(min=0)].to(ordered.dtype)
+            inner = torch.searchsorted(ordered[j], edges, right=True).clamp(min=first)
+            places = torch.cat([torch.tensor([first]), inner, torch.tensor([self.size])])
+            total += sums[j, places].diff().abs().sum().item() / (self.size - first)
         return total / sample.shape[1]
+
+    @cached_property
+    def _ordered(self):
+        """Each class's probabilities in order ``(k, size)``, and the sums of what is left of the truth below each."""
+        ordered, index = self.probs.T.sort(dim=1)
+        residual = (self.truth - self.probs).T.gather(1, index).double().cumsum(dim=1)
+        return ordered.contiguous(), torch.cat(
+            [torch.zeros(len(ordered), 1, dtype=torch.float64), residual], dim=1
+        )
 
     def _smooth(self, residual, cells=1024):
         """The fixed point, by products with a cosine basis: the reflected kernel is diagonal in it."""
