@@ -161,7 +161,7 @@ class _Measured:
         key = (method.title, str(runs[0].path), test, metric)
         if key not in self.floors:
             cells = [self._read(method, runs[0], name) for name in self.case.tests[test]]
-            self.floors[key] = math.fsum(_measure.floor(cell, metric) for cell in cells) / len(cells)
+            self.floors[key] = _measure.floor(cells, metric)
         return self.floors[key]
 
     def _run(self, method: Method, run: Run) -> Values:

@@ -14,6 +14,7 @@ from macc import metrics
 from macc.training.runs import Run
 
 FLOOR_DRAWS = 20
+"""Sets of labels, over all cells of a test."""
 FLOORED = ("ece", "sce")
 """The errors whose floor is told."""
 
@@ -87,13 +88,17 @@ def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
     return result
 
 
-def floor(found: Logits, metric: str) -> float:
-    """A binned calibration error that chance alone gives: the mean over labels drawn from the probabilities."""
-    probs = found.logits.double().softmax(dim=1)
+def floor(cells: Sequence[Logits], metric: str) -> float:
+    """What chance alone gives a binned calibration error: its mean over labels drawn from the probabilities."""
+    draws = math.ceil(FLOOR_DRAWS / len(cells))
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.multinomial(probs, FLOOR_DRAWS, replacement=True, generator=generator)
     error = getattr(metrics, metric)
-    return math.fsum(float(error(probs, labels)) for labels in drawn.T) / FLOOR_DRAWS
+    values = []
+    for found in cells:
+        probs = found.logits.double().softmax(dim=1)
+        drawn = torch.multinomial(probs, draws, replacement=True, generator=generator)
+        values += [float(error(probs, labels)) for labels in drawn.T]
+    return math.fsum(values) / len(values)
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
