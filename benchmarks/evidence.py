@@ -22,7 +22,8 @@ from macc.experiments._result import Result, interval, paired_p
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
 IMAGES = ROOT / "docs" / "images"
-PERFORMANCE, SPEED = ROOT / "docs" / "performance.md", RESULTS / "performance.json"
+SPEED = RESULTS / "performance.json"
+PAGES = [path for path in (PAGE, ROOT / "docs" / "performance.md") if path.is_file()]
 ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
 METRICS = {
     "ece": ("ECE", 100, -1),
@@ -62,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         collect(Path(arguments[1]))
     elif list(arguments) == ["write"]:
         TABLES.write_text(tables_page())
-        draw_growth(IMAGES / "growth.svg")
-        for page in (PAGE, PERFORMANCE):
+        if SPEED.is_file():
+            draw_growth(IMAGES / "growth.svg")
+        for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
         print(__doc__, file=sys.stderr)

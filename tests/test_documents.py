@@ -77,5 +77,5 @@ def test_the_tables_of_the_evidence_are_those_of_its_runs():
 
 def test_the_pages_of_results_are_written_from_the_committed_runs():
     assert evidence.TABLES.read_text() == evidence.tables_page()
-    for page in (evidence.PAGE, evidence.PERFORMANCE):
+    for page in evidence.PAGES:
         assert page.read_text() == evidence.filled(page.read_text()), page.name
