@@ -97,7 +97,8 @@ def test_the_page_has_the_cells_of_the_result(done):
 
     assert [file.name for file in files] == ["figure.svg", "figure.png"]
     assert page == folder / "report.html"
-    table = re.search(r'<table class="sortable" id="table-1">.*?</table>', text, re.DOTALL)[0]
+    index = list(result.blocks()).index(("digits", "shifted", "val_accuracy"))
+    table = re.search(rf'<table class="sortable" id="table-{index}">.*?</table>', text, re.DOTALL)[0]
     values = [float(value) for value in re.findall(r'data-value="([^"]*)"', table)]
     wanted = [
         result.cell("digits", "shifted", method, metric).mean

@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 
 from macc.experiments import Result, load_result
+from macc.experiments._findings import RULE_TEXT
 from macc.experiments._measure import Shown as Unit
 from macc.experiments._measure import shown as unit_of
 from macc.experiments._result import Cell as Found
@@ -147,7 +148,7 @@ def _table(index: int, result: Result, dataset: str, test: str, rule: str) -> Ta
             row.append(_cell(cell, unit, marks.get(name, 0)))
     where = dataset if test == "test" else f"{dataset}, {test}"
     seeds = f"mean over {result.seeds} seeds and its 95 % interval" if result.seeds > 1 else "one seed"
-    chosen = f", selected by {rule.replace('_', ' ')}" if len(result.rules(dataset)) > 1 else ""
+    chosen = f", selected by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
     return Table(f"table-{index}", f"{where}: {seeds}{chosen}", columns, rows)
 
 
