@@ -194,7 +194,10 @@ def matrix(name: str) -> str:
     result = read(name)
     if result is None:
         return "Not run yet."
-    lines = [f"| {result.seeds} seeds | | {' | '.join(RIVALS)} |", "|---|---|" + "---|" * len(RIVALS)]
+    scale = "" if result.scale == "full" else f" Reduced scale: {result.scale}."
+    commits = ", ".join(f"`{commit}`" for commit in result.provenance["commit"])
+    lines = [f"{result.title}.{scale} {result.seeds} seeds, by commit {commits}.", ""]
+    lines += [f"| | | {' | '.join(RIVALS)} |", "|---|---|" + "---|" * len(RIVALS)]
     for dataset, test, rule in chosen_blocks(result):
         for method in result.methods:
             if "+MACC" in method:
