@@ -150,12 +150,17 @@ def ratios() -> str:
 
 def growth() -> str:
     """How cost grows: the fitted exponents."""
-    lines = ["| what | grows | at | from | to | times | exponent |", "|---|---|---|--:|--:|--:|--:|"]
+    lines = [
+        "| what | grows | at | from | to | times | exponent | at the end |",
+        "|---|---|---|--:|--:|--:|--:|--:|",
+    ]
     for row in json.loads(SPEED.read_text())["growth"]:
         one = Growth(row["what"], row["of"], row["fixed"], tuple(row["sizes"]), tuple(row["seconds"]))
         more = one.seconds[-1] / one.seconds[0]
         sizes = f"{one.sizes[0]:,} | {one.sizes[-1]:,}".replace(",", " ")
-        lines.append(f"| {one.what} | {one.of} | {one.fixed} | {sizes} | {more:.1f} | {one.exponent:.2f} |")
+        lines.append(
+            f"| {one.what} | {one.of} | {one.fixed} | {sizes} | {more:.1f} | {one.exponent:.2f} | {one.last_exponent:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -170,23 +175,30 @@ def draw_growth(path: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = json.loads(SPEED.read_text())["growth"]
-    axes = Figure(figsize=(11, 3.2), layout="constrained").subplots(1, 4)
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    axes = figure.subplots(1, 4)
     titles = {"N": "samples N", "K": "classes K", "D": "features D", "S": "masks S"}
     for ax, (of, title) in zip(axes, titles.items(), strict=True):
-        for row in rows:
-            if row["of"] == of:
-                start = row["seconds"][0]
-                ax.loglog(
-                    row["sizes"],
-                    [s / start for s in row["seconds"]],
-                    "o-",
-                    label=f"{row['what']}, {row['fixed']}",
-                )
-        ax.set(xlabel=title, ylabel="times the first" if of == "N" else "")
-        ax.legend(fontsize=6)
+        mine = [row for row in rows if row["of"] == of]
+        for row in mine:
+            first = row["seconds"][0]
+            ax.plot(
+                row["sizes"],
+                [s / first for s in row["seconds"]],
+                "o-",
+                label=f"{row['what']}, {row['fixed']}",
+            )
+        ax.set_xscale("log")
+        ax.set_yscale("log", base=2)
+        if of in ("D", "S"):
+            ax.set_xticks(mine[0]["sizes"], [str(size) for size in mine[0]["sizes"]])
+            ax.minorticks_off()
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.set(xlabel=title, ylabel="time, the first size = 1" if of == "N" else "")
+        ax.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
         ax.grid(alpha=0.3)
     path.parent.mkdir(exist_ok=True)
-    axes[0].figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def matrix(name: str) -> str:

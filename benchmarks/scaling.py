@@ -28,6 +28,11 @@ class Growth:
         """The slope of the line through the logarithms; 1 is proportional."""
         return float(np.polyfit(np.log(self.sizes), np.log(self.seconds), 1)[0])
 
+    @property
+    def last_exponent(self) -> float:
+        """The slope between the two largest sizes, where fixed costs matter least."""
+        return float(np.log(self.seconds[-1] / self.seconds[-2]) / np.log(self.sizes[-1] / self.sizes[-2]))
+
 
 def _growth(
     what: str, of: str, fixed: str, sizes: Sequence[int], make: Callable[[int], Callable[[], object]]
