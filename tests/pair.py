@@ -8,7 +8,7 @@ import signal
 import sys
 
 from macc import training
-from macc.training import fitting
+from macc.training import engine, fitting
 
 STEP = fitting.Recorder.step
 
@@ -35,3 +35,4 @@ def train(out, last):
 
 if __name__ == "__main__":
     train(sys.argv[1], int(sys.argv[2]))
+    engine.end_process(0)

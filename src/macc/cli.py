@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -744,4 +744,14 @@ def main() -> None:
     except ValueError as error:
         rank = os.environ.get("RANK", "0")
         typer.echo(f"macc: {error}" if rank == "0" else f"macc: process {rank}: {error}", err=True)
-        sys.exit(2)
+        _end(2)
+    except SystemExit as end:
+        _end(end.code)
+
+
+def _end(code: str | int | None) -> NoReturn:
+    if isinstance(code, int | None) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from macc.training.engine import end_process
+
+        end_process(code or 0)
+    sys.exit(code)

@@ -4,13 +4,14 @@ Everything that decides the result is in the recipe; what a step sees is a funct
 and of the weights before it, so that a run can be broken off and taken up anywhere.
 """
 
-import atexit
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import torch
 from accelerate import Accelerator
@@ -43,17 +44,20 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
     # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may train many.
     AcceleratorState._reset_state()
     precision = "no" if recipe.precision == "fp32" else recipe.precision
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision=precision)
-    if accelerator.num_processes > 1:
-        # A process that ends with the group's threads still running may be aborted after all its work is done.
-        atexit.unregister(_leave_group)
-        atexit.register(_leave_group)
-    return accelerator
+    return Accelerator(cpu=on_cpu, mixed_precision=precision)
 
 
-def _leave_group() -> None:
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+def end_process(code: int) -> NoReturn:
+    """End this process; at once, if it trained together with others.
+
+    The threads of gloo outlive their process group. Python that takes itself apart around them is now and then
+    aborted, after all its work is done, and the launcher reports a failure.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 class Classifier(nn.Module):
