@@ -17,20 +17,16 @@ from typing import Any
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
 from macc import experiments, metrics
-from macc.experiments._result import Result, interval, paired_p
+from macc.experiments._result import Result, paired_p
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
 IMAGES = ROOT / "docs" / "images"
 SPEED = RESULTS / "performance.json"
-PAGES = [path for path in (PAGE, ROOT / "docs" / "performance.md") if path.is_file()]
+PAGES = (PAGE, ROOT / "docs" / "performance.md")
 ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
-METRICS = {
-    "ece": ("ECE", 100, -1),
-    "sce": ("SCE", 1000, -1),
-    "nll": ("NLL", 1, -1),
-    "accuracy": ("Acc.", 100, 1),
-}
+METRICS = {"ece": -1, "sce": -1, "nll": -1, "accuracy": 1}
+"""What is compared, and whether more of it is better."""
 RIVALS = {
     "task loss": {"NLL+MACC": "NLL", "LS+MACC": "LS", "FL+MACC": "FL"},
     "with dropout": {"NLL+MACC": "NLL+dropout", "LS+MACC": "LS+dropout", "FL+MACC": "FL+dropout"},
@@ -46,8 +42,6 @@ class Verdict:
     """MACC minus a rival in one metric, over the seeds both were trained with."""
 
     difference: float
-    low: float
-    high: float
     p: float
 
     def sign(self, direction: int, corrected: float) -> str:
@@ -63,8 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         collect(Path(arguments[1]))
     elif list(arguments) == ["write"]:
         TABLES.write_text(tables_page())
-        if SPEED.is_file():
-            draw_growth(IMAGES / "growth.svg")
+        draw_growth(IMAGES / "growth.svg")
         for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
@@ -111,13 +104,8 @@ def tables_page() -> str:
     for name in ORDER:
         result = read(name)
         if result is not None:
-            parts += ["", f"## `{name}`", "", deeper(experiments.render(result, "md"))]
+            parts += ["", f"## `{name}`", "", experiments.render(result, "md")]
     return "\n".join(parts) + "\n"
-
-
-def deeper(markdown: str) -> str:
-    """The same text with its headings below a second-level one."""
-    return re.sub(r"^(#+) ", r"##\1 ", markdown, flags=re.MULTILINE).strip()
 
 
 def filled(page: str) -> str:
@@ -167,7 +155,7 @@ def growth() -> str:
 def timing() -> str:
     """Whole epochs by each way to get moments."""
     result = read("timing")
-    return "Not run yet." if result is None else deeper(experiments.render(result, "md"))
+    return "Not run yet." if result is None else experiments.render(result, "md")
 
 
 def draw_growth(path: Path) -> None:
@@ -239,14 +227,14 @@ def compared(result: Result, dataset: str, test: str, rule: str, method: str) ->
     rivals = [mapping.get(base, title) for title, mapping in RIVALS.items()]
     signs: dict[str, list[str]] = {rival: [] for rival in rivals}
     first: dict[str, str] = {}
-    for metric, (_, scale, direction) in METRICS.items():
+    for metric, direction in METRICS.items():
         verdicts = {rival: versus(result, dataset, test, rule, metric, method, rival) for rival in rivals}
         present = {rival: verdict for rival, verdict in verdicts.items() if verdict is not None}
         corrected = metrics.holm([verdict.p for verdict in present.values()])
         for (rival, verdict), p in zip(present.items(), corrected, strict=True):
             signs[rival].append(verdict.sign(direction, p))
             if metric == "ece":
-                first[rival] = f"{scale * verdict.difference:+.2f}"
+                first[rival] = f"{100 * verdict.difference:+.2f}"
     return [f"{first[rival]} `{' '.join(signs[rival])}`" if rival in first else "" for rival in rivals]
 
 
@@ -259,9 +247,7 @@ def versus(
     if own is None or other is None or len(own.values) != len(other.values) or len(own.values) < 2:
         return None
     differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
-    ends = interval(differences)
-    assert ends is not None
-    return Verdict(own.mean - other.mean, ends[0], ends[1], paired_p(differences))
+    return Verdict(own.mean - other.mean, paired_p(differences))
 
 
 if __name__ == "__main__":
