@@ -160,8 +160,10 @@ def timing() -> str:
 
 def draw_growth(path: Path) -> None:
     """Times against sizes, both logarithmic, a panel for each size."""
+    import matplotlib
     from matplotlib.figure import Figure
 
+    matplotlib.rcParams["svg.hashsalt"] = "growth"  # the same figure gives the same file
     rows = json.loads(SPEED.read_text())["growth"]
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     axes = figure.subplots(1, 4)

@@ -195,6 +195,14 @@ def measured(tmp_path):
     return plan, gather(plan)
 
 
+def test_only_the_parts_that_tests_name_are_predicted(tmp_path):
+    plan = planned(tmp_path, methods=["CrossEntropy"], tests={"one": "own/noise-1", "some": "own/*-[12]"})
+    (case,) = plan.cases
+
+    assert sorted(case.sets["own"]) == ["noise-1", "noise-2", "rotation-1", "rotation-2"]
+    assert list(plan.shifted(case, "own").shifts) == case.sets["own"]
+
+
 class TestCells:
     def test_a_cell_is_the_mean_over_seeds_with_its_t_interval(self, measured):
         plan, result = measured

@@ -21,6 +21,7 @@ from macc.data import Part, Splits
 from macc.training import engine, frozen, optimisation, selection
 from macc.training import recipe as recipes
 from macc.training._bf16 import ensure_bf16_runs
+from macc.training.fitting import build_model
 
 
 @pytest.fixture(autouse=True)
@@ -554,6 +555,23 @@ def test_memory_does_not_grow_over_fifty_epochs(tmp_path, monkeypatch):
     trained(own_recipe(epochs=50, loss="CrossEntropy + MACC"), out=tmp_path)
 
     assert counts[1] <= counts[0]
+
+
+def test_texts_are_read_by_their_last_words():
+    tokens = torch.randint(1, 50, (6, 40), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    part = Part(inputs=tokens, labels=torch.arange(6) % 3)
+    texts = Splits(
+        name="texts", kind="tokens", classes=("a", "b", "c"), train=part, val=part, test=part, vocabulary=50
+    )
+    short, whole = (
+        build_model(own_recipe(model="gpcnn", text_length=length).resolved(), texts).eval()
+        for length in (25, None)
+    )
+
+    torch.testing.assert_close(short(tokens), whole(tokens[:, -25:]))
+    assert not torch.allclose(short(tokens), whole(tokens))
+    with pytest.raises(ValueError, match="text_length: digits has no texts; leave it out"):
+        build_model(small("text_length=5").resolved(), data.load("digits"))
 
 
 def test_another_rules_epoch_is_left_as_the_run_it_would_give(tmp_path):

@@ -139,9 +139,8 @@ def _paired_over_samples(
             if (run.dataset, run.method, run.rule) == (cell.dataset, base, cell.rule)
         )
         run = plan.run_in(member.folder)
-        found = _measure.pooled([_measure.read(run, name) for name in case.tests[cell.test]])
-        divide = _measure.temperature(run.path) if method.posthoc == "temperature" else 1.0
-        both.append((found.logits / divide, found.labels))
+        cells = [_measure.read_after(method, run, name) for name in case.tests[cell.test]]
+        both.append(_measure.pooled(cells))
     row = metrics.compare(both[0][0], both[1][0], both[0][1], metrics=[own.metric], from_logits=True)[
         own.metric
     ]

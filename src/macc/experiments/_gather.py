@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from macc.experiments._findings import RULE_TEXT, add_findings
 from macc.experiments._measure import Logits
 from macc.experiments._paper import paper_value
 from macc.experiments._result import Cell, Member, Result, interval
-from macc.experiments._runs import Case, Job, Plan, mc_name
+from macc.experiments._runs import Case, Job, Plan
 from macc.training.runs import Run
 
 CALIBRATION = ("ece", "sce", "nll")
@@ -111,7 +110,7 @@ class _Measured:
         self.whole: dict[tuple[str, str], Values] = {}
         self.reports: dict[tuple[str, str], dict[str, Any]] = {}
         """Intervals over test samples, by method and run."""
-        self.floors: dict[tuple[str, ...], float] = {}
+        self.floors: dict[tuple[str, str, str], dict[str, float]] = {}
 
     def add(self, result: Result, method: Method, rule: Rule) -> None:
         """Put a method's cells into the result, unless its runs are not all there."""
@@ -158,24 +157,24 @@ class _Measured:
     def _floor(self, method: Method, runs: Sequence[Run], test: str, metric: str) -> float | None:
         if metric not in _measure.FLOORED or method.ensemble:
             return None
-        key = (method.title, str(runs[0].path), test, metric)
+        key = (method.title, str(runs[0].path), test)
         if key not in self.floors:
-            cells = [self._read(method, runs[0], name) for name in self.case.tests[test]]
-            self.floors[key] = _measure.floor(cells, metric)
-        return self.floors[key]
+            cells = [_measure.read_after(method, runs[0], name) for name in self.case.tests[test]]
+            self.floors[key] = _measure.floors(cells)
+        return self.floors[key][metric]
 
     def _run(self, method: Method, run: Run) -> Values:
         key = (str(run.path), method.title)
         if key not in self.done:
             extra = {"minutes": _measure.minutes(run)}
             if method.posthoc == "temperature":
-                extra["temperature"] = _temperature(run)
+                extra["temperature"] = _measure.temperature(run.path)
             found: Values = {}
             pooled: Values = {}
             for test, names in self.case.tests.items():
                 if method.passes is not None and names != ["test"]:
                     continue
-                cells = [self._read(method, run, name) for name in names]
+                cells = [_measure.read_after(method, run, name) for name in names]
                 found[test] = self._with(_measure.mean_of([self._values(cell) for cell in cells]), extra)
                 if len(cells) > 1:
                     pooled[test] = self._values(_measure.pooled(cells))
@@ -189,22 +188,13 @@ class _Measured:
             if method.ensemble:
                 logits, labels = _measure.ensemble([_measure.read(run, "test") for run in runs])
             else:
-                logits, labels = self._read(method, runs[0], "test")
+                logits, labels = _measure.read_after(method, runs[0], "test")
             report = metrics.evaluate(logits, labels, from_logits=True)
             self.reports[key] = json.loads(report.to_json())
         found = self.reports[key].get(metric)
         if not isinstance(found, dict) or found.get("low") is None or isinstance(found["low"], list):
             return None
         return float(found["low"]), float(found["high"])
-
-    def _read(self, method: Method, run: Run, name: str) -> Logits:
-        """The predictions of a run after the method's own step."""
-        if method.passes is not None:
-            return _measure.read(run, mc_name(method.passes))
-        found = _measure.read(run, name)
-        if method.posthoc != "temperature":
-            return found
-        return Logits(found.logits / _temperature(run), found.labels)
 
     def _ensemble(self, runs: Sequence[Run]) -> Values:
         found: Values = {}
@@ -232,12 +222,6 @@ class _Measured:
             settings=settings,
             minutes=_measure.minutes(run),
         )
-
-
-def _temperature(run: Run) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # at a bound: the table shows it
-        return _measure.temperature(run.path)
 
 
 def _add_average(result: Result, experiment: Experiment, name: str, members: Sequence[str]) -> None:

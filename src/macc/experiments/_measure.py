@@ -1,6 +1,7 @@
 """The numbers behind a table: metrics of predictions in run folders, and how tables write them."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from macc import metrics
+from macc.experiments._file import Method
+from macc.experiments._runs import mc_name
 from macc.training.runs import Run
 
-FLOOR_DRAWS = 20
-"""Sets of labels, over all cells of a test."""
+FLOOR_RESAMPLES = 100
 FLOORED = ("ece", "sce")
 """The errors whose floor is told."""
 
@@ -71,6 +73,16 @@ def read(run: Run, name: str) -> Logits:
     return Logits(logits, labels)
 
 
+def read_after(method: Method, run: Run, name: str) -> Logits:
+    """The predictions of a run after a method's own step: dropout passes, or a temperature."""
+    if method.passes is not None:
+        return read(run, mc_name(method.passes))
+    found = read(run, name)
+    if method.posthoc != "temperature":
+        return found
+    return Logits(found.logits / temperature(run.path), found.labels)
+
+
 def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
     """The metrics among the columns, of one prediction file; a class-wise one as one entry for each class."""
     result: dict[str, float] = {}
@@ -88,17 +100,15 @@ def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
     return result
 
 
-def floor(cells: Sequence[Logits], metric: str) -> float:
-    """What chance alone gives a binned calibration error: its mean over labels drawn from the probabilities."""
-    draws = math.ceil(FLOOR_DRAWS / len(cells))
-    generator = torch.Generator().manual_seed(0)
-    error = getattr(metrics, metric)
-    values = []
-    for found in cells:
-        probs = found.logits.double().softmax(dim=1)
-        drawn = torch.multinomial(probs, draws, replacement=True, generator=generator)
-        values += [float(error(probs, labels)) for labels in drawn.T]
-    return math.fsum(values) / len(values)
+def floors(cells: Sequence[Logits]) -> dict[str, float]:
+    """What chance alone gives the binned errors, as the unweighted mean over cells."""
+    found = [
+        metrics.evaluate(
+            cell.logits, cell.labels, from_logits=True, metrics=FLOORED, resamples=FLOOR_RESAMPLES
+        )
+        for cell in cells
+    ]
+    return mean_of([{name: report[name].noise_floor or 0.0 for name in FLOORED} for report in found])
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -122,7 +132,9 @@ def temperature(path: Path) -> float:
     from macc.posthoc import Temperature
 
     logits, labels = Run(path).predictions("val")
-    return float(Temperature.fit(logits, labels, grid=True).temperature)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # at a bound: the table shows it
+        return float(Temperature.fit(logits, labels, grid=True).temperature)
 
 
 def ensemble(members: Sequence[Logits]) -> Logits:

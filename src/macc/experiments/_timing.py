@@ -1,5 +1,6 @@
 """How long an epoch takes: for estimates, and for the paper's claim that its moments cost little."""
 
+import math
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -42,12 +43,21 @@ def _learner(plan: Plan, case: Case, recipe: Recipe) -> Learner:
 
 def _seconds(learner: Learner, steps: int | None = None) -> float:
     """The time of some steps, or of a whole epoch."""
+    return _timed(learner, steps, math.inf)[0]
+
+
+def _timed(learner: Learner, steps: int | None, longest: float) -> tuple[float, int]:
+    """The time of some steps or of a whole epoch, broken off after so many seconds, and how many steps it was."""
     learner.prepared.train()
     learner.criterion.train()
+    taken, seconds = 0, 0.0
     began = time.perf_counter()
     for inputs, labels in islice(learner.batches_of_epoch.epoch(skip=0), steps):
         engine.take_step(learner, inputs, labels)
-    return time.perf_counter() - began
+        taken, seconds = taken + 1, time.perf_counter() - began
+        if seconds > longest:
+            break
+    return seconds, taken
 
 
 def seconds_of_epoch(plan: Plan, case: Case) -> float:
@@ -56,15 +66,8 @@ def seconds_of_epoch(plan: Plan, case: Case) -> float:
         seed_everything(0, "timing")
         learner = _learner(plan, case, plan.base_recipe(case))
         _seconds(learner, WARM_STEPS)
-        steps = len(learner.batches_of_epoch)
-        taken = 0
-        began = time.perf_counter()
-        for inputs, labels in learner.batches_of_epoch.epoch(skip=0):
-            engine.take_step(learner, inputs, labels)
-            taken += 1
-            if time.perf_counter() - began > LONGEST:
-                break
-        return (time.perf_counter() - began) * steps / taken
+        seconds, taken = _timed(learner, None, LONGEST)
+        return seconds * len(learner.batches_of_epoch) / taken
 
 
 def timings(plan: Plan, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], list[str]]:
