@@ -227,3 +227,16 @@ def test_figures_look_the_same_whatever_the_users_style():
 
     assert ax.get_facecolor()[3] == 0
     assert ax.get_legend().get_texts()[0].get_color() != "yellow"
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, "m1"), (7, "1")])
+def test_many_models_on_a_front_are_numbered(count, shown):
+    points = {
+        f"m{k}": (metrics.Estimate(0.8 + k / 100, 0.7, 0.95), metrics.Estimate(0.02, 0.01, 0.03))
+        for k in range(1, count + 1)
+    }
+    (axes,) = figures.pareto(points).axes
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+
+    assert axes.texts[0].get_text() == shown
+    assert ("1  m1" in names) == (shown == "1")
