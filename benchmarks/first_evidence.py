@@ -151,14 +151,14 @@ def problems() -> dict[str, Problem]:
         0.05,
     )
     if PACS.exists():
-        stored = np.load(PACS)
-        domains = {
-            name: (
-                torch.as_tensor(stored[f"{name}_features"]).float(),
-                torch.as_tensor(stored[f"{name}_labels"]).long(),
-            )
-            for name in ("photo", "art_painting", "cartoon", "sketch")
-        }
+        with np.load(PACS) as stored:
+            domains = {
+                name: (
+                    torch.as_tensor(stored[f"{name}_features"]).float(),
+                    torch.as_tensor(stored[f"{name}_labels"]).long(),
+                )
+                for name in ("photo", "art_painting", "cartoon", "sketch")
+            }
         features, targets = domains["photo"]
         shuffled = torch.as_tensor(np.random.default_rng(0).permutation(len(targets)))
         train, val, test = cut(features[shuffled], targets[shuffled], 1002, 334, 334)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import macc
 from macc import metrics
 from macc.cli import app, main
+from stored import arrays
 from test_metrics_errors import sample
 
 
@@ -143,7 +144,7 @@ def over_confident(folder, n=3000):
 
 def test_check_keeps_limits_by_the_upper_bound(folder):
     over_confident(folder)
-    ece = macc.evaluate(*np.load(folder / "good.npz").values(), metrics=["ece"])["ece"]
+    ece = macc.evaluate(*arrays(folder / "good.npz").values(), metrics=["ece"])["ece"]
 
     code, out, err = run("check", "good.npz", "--max-ece", ece.high + 0.001, "--max-nll", 5)
     assert (code, err) == (0, "")
@@ -162,7 +163,7 @@ def test_check_keeps_limits_by_the_upper_bound(folder):
 def test_a_higher_confidence_is_harder_to_satisfy(folder):
     over_confident(folder)
     reports = [
-        macc.evaluate(*np.load(folder / "good.npz").values(), metrics=["ece"], confidence=c)["ece"]
+        macc.evaluate(*arrays(folder / "good.npz").values(), metrics=["ece"], confidence=c)["ece"]
         for c in (0.5, 0.99)
     ]
     limit = (reports[0].high + reports[1].high) / 2

@@ -11,6 +11,7 @@ import macc
 from macc import metrics
 from macc.metrics import _partial, _sources
 from macc.metrics._partial import Partial, fine_cells
+from stored import arrays
 from test_cli_metrics import run, write_csv
 
 arrow = pytest.importorskip("pyarrow")
@@ -167,7 +168,7 @@ def test_states_that_nobody_vouches_for(folder):
     write_parquet(folder / "p.parquet", probs, labels)
     run("evaluate", "p.parquet", "--state", "good")
     run("evaluate", "p.parquet", "--state", "other", "--bins", 10)
-    good = dict(np.load(folder / "good"))
+    good = arrays(folder / "good")
     (folder / "text").write_text("hello")
     np.savez(folder / "strange.npz", **{**good, "top": good["top"][:, :3]})
     np.savez(folder / "nan.npz", **{**good, "top": good["top"] * np.nan})

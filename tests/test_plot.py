@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from macc import metrics, training
@@ -12,6 +11,7 @@ from macc.metrics import _files
 from macc.report import kinds
 from macc.report._sources import Source, name_apart, open_sources
 from report_runs import digits_runs, hostile_csv, plain_run
+from stored import arrays
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -35,7 +35,7 @@ def test_convergence_is_of_the_test_split_after_each_epoch():
         for line, path in zip(ax.lines, digits_runs(), strict=True):
             wanted = []
             for epoch in (1, 2):
-                found = np.load(path / "predictions" / "epochs" / f"test-{epoch}.npz")
+                found = arrays(path / "predictions" / "epochs" / f"test-{epoch}.npz")
                 wanted.append(
                     unit * getattr(metrics, metric)(found["logits"], found["labels"], from_logits=True)
                 )

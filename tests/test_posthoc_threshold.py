@@ -10,6 +10,7 @@ from scipy.stats import binomtest
 
 from macc import metrics, posthoc
 from macc.cli import main
+from stored import arrays
 from test_posthoc_contract import data
 
 
@@ -140,7 +141,7 @@ def test_calibrate_writes_probabilities_and_the_calibrator(run, files):
     result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--json", "r.json")
     assert result.returncode == 0, result.stderr
     fitted = posthoc.load(files / "test-calibrated.json")
-    given, written = np.load(files / "test.npz"), np.load(files / "test-calibrated.npz")
+    given, written = arrays(files / "test.npz"), arrays(files / "test-calibrated.npz")
 
     np.testing.assert_array_equal(written["probs"], fitted(given["logits"]))
     np.testing.assert_array_equal(written["labels"], given["labels"])
@@ -155,7 +156,7 @@ def test_calibrate_writes_probabilities_and_the_calibrator(run, files):
 
 def test_calibrate_chooses_by_itself_and_reads_probabilities(run, files):
     for name in ("val", "test"):
-        given = np.load(files / f"{name}.npz")
+        given = arrays(files / f"{name}.npz")
         probs = np.exp(given["logits"].astype(np.float64))
         np.savez(files / f"{name}.npz", probs=probs / probs.sum(1, keepdims=True), labels=given["labels"])
     result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--method", "auto", "-o", "out.npz")  # fmt: skip
@@ -168,7 +169,7 @@ def test_calibrate_chooses_by_itself_and_reads_probabilities(run, files):
 
 def test_calibrate_pools_files_and_folders(run, files):
     (files / "more").mkdir()
-    given = np.load(files / "val.npz")
+    given = arrays(files / "val.npz")
     for i, part in enumerate(np.array_split(np.arange(900), 3)):
         np.savez(files / "more" / f"{i}.npz", logits=given["logits"][part], labels=given["labels"][part])
     once = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "-o", "a.npz")

@@ -12,6 +12,7 @@ from torch import nn
 
 from macc import data, metrics, training
 from macc.training import recipe as recipes
+from stored import arrays
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +55,17 @@ def test_predicting_again_gives_the_same_logits(runs, tmp_path):
 
     assert [path.name for path in written] == ["val.npz", "test.npz"]
     for path in written:
-        assert np.array_equal(np.load(path)["logits"], runs[0].predictions(path.stem)[0].numpy())
+        assert np.array_equal(arrays(path)["logits"], runs[0].predictions(path.stem)[0].numpy())
 
 
 def test_moments(runs, tmp_path):
     (_, test) = training.predict(runs[0], moments=True, out=tmp_path)
-    found = np.load(test)
+    found = arrays(test)
 
     assert found["mean"].shape == found["variance"].shape == (359, 10)
     assert (found["variance"] > 0).all()
     assert np.corrcoef(found["mean"].ravel(), found["logits"].ravel())[0, 1] > 0.95
-    again = np.load(training.predict(runs[0], moments=True, out=tmp_path / "again")[1])
+    again = arrays(training.predict(runs[0], moments=True, out=tmp_path / "again")[1])
     assert np.array_equal(found["variance"], again["variance"])
 
 
@@ -81,7 +82,7 @@ def test_perturbed_validation_logits_fall_in_equal_steps_to_chance(runs, tmp_pat
     clean, labels = runs[0].predictions("val")
     accuracies, noise = [metrics.accuracy(clean, labels, from_logits=True)], []
     for path in written:
-        found = np.load(path)
+        found = arrays(path)
         accuracies.append(metrics.accuracy(found["logits"], found["labels"], from_logits=True))
         noise.append(float(found["noise"]))
 
@@ -110,7 +111,7 @@ def test_other_classes_are_refused(runs):
 def test_the_mean_of_probabilities(runs, tmp_path):
     path = tmp_path / "ensemble.npz"
     result = macc("ensemble", runs[0].path, runs[1].path, runs[2].path, "-o", path)
-    found = np.load(path)
+    found = arrays(path)
     expected = torch.stack([run.predictions("test")[0].double().softmax(1) for run in runs]).mean(0)
 
     assert result.stdout.strip() == str(path)
