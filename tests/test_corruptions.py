@@ -4,6 +4,7 @@ import colorsys
 import io
 import json
 import math
+import shutil
 import subprocess
 import sys
 import time
@@ -23,9 +24,10 @@ from test_data_files import write_cifar10
 
 Image = pytest.importorskip("PIL.Image")
 NAMES = corruptions.names()
-# Where the published constants themselves do not rise: water turns to mud, colours first fade and then glow, the
-# image fades under frost, and bending gets finer instead of wider.
-FALLING = {"spatter", "saturate", "frost_synthetic", "elastic_transform", "glass_blur"}
+# By their published constants these do not change the mean pixel ever more: water turns to mud, colours first fade
+# and then glow, the image fades under frost, bending gets finer instead of wider, and glass swaps more and blurs
+# less. `TestGrowthByOtherMeasures` has what does grow.
+OTHERWISE = ("spatter", "saturate", "frost_synthetic", "elastic_transform", "glass_blur")
 
 
 def picture(side, count=1, seed=0):
@@ -83,7 +85,7 @@ class TestEvery:
         assert not torch.equal(one[0], one[1])
         assert not torch.equal(one, corruptions.corrupt(same, name, 3, seed=1))
 
-    @pytest.mark.parametrize("name", [name for name in NAMES if name not in FALLING])
+    @pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHERWISE])
     @pytest.mark.parametrize("side", [32, 64])
     def test_the_mean_change_grows_with_severity(self, name, side):
         images = picture(side, 24, seed=1)
@@ -127,6 +129,78 @@ class TestEvery:
     def test_mistakes(self, images, name, severity, message):
         with pytest.raises(ValueError, match=message):
             corruptions.corrupt(images, name, severity)
+
+
+@pytest.mark.parametrize("side", [32, 64])
+class TestGrowthByOtherMeasures:
+    """Each test looks at all five levels of an ``OTHERWISE`` corruption."""
+
+    def levels(self, name, images):
+        return [corruptions.corrupt(images, name, level).float() for level in range(1, 6)]
+
+    def detail(self, images):
+        return images - _tools.smooth(images, 2.0)
+
+    def test_water_and_mud_cover_ever_more(self, side):
+        images = picture(side, 100, seed=1)
+        change = [float((x - images).abs().mean()) for x in self.levels("spatter", images)]
+        assert 0 < change[0] < change[1] < change[2]
+        assert 0 < change[3] < change[4]
+
+    def test_colours_fade_and_then_glow(self, side):
+        def saturation(x):
+            return float((1 - x.amin(1) / x.amax(1).clamp(min=1)).mean())
+
+        images = picture(side, 24, seed=1).float()
+        first, second, *others = map(saturation, self.levels("saturate", images.to(torch.uint8)))
+        rising = [second, first, saturation(images), *others]
+        assert rising == sorted(rising)
+        assert len(set(rising)) == 6
+
+    def test_the_image_is_lost_under_frost(self, side):
+        images = picture(side, 100, seed=1)
+        likeness = [self.likeness(x, images) for x in self.levels("frost_synthetic", images)]
+        assert likeness == sorted(likeness, reverse=True)
+        assert likeness[0] > likeness[4] + 0.1
+
+    def test_bending_gets_stronger(self, side):
+        """What is left of the displacement of a ramp when the best affine map is taken away, in pixels."""
+        rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+        ramp = torch.stack([rows, columns]).float().repeat(60, 1, 1, 1)
+        inner = slice(3 * side // 8, -(3 * side // 8))  # away from reflections
+        known = torch.stack([rows, columns, torch.ones_like(rows)])[:, inner, inner].reshape(3, -1).T.double()
+        bent = []
+        for constants in digital.ELASTIC[side]:
+            moved = digital.elastic_transform(ramp, *constants, draws(60))
+            places = moved[:, :, inner, inner].reshape(120, -1).T.double()
+            left = places - known @ torch.linalg.lstsq(known, places).solution
+            bent.append(float(left.square().mean().sqrt()))
+        assert bent == sorted(bent)
+        assert bent[0] < 1e-4
+        assert bent[4] > 0.4
+
+    def test_glass_swaps_more_or_blurs_more(self, side):
+        images = picture(side, 100, seed=1)
+        constants = blur.GLASS[side]
+        found = [self.detail(x) for x in self.levels("glass_blur", images)]
+        energy = [float(x.square().mean()) for x in found]
+        likeness = [self.likeness(x, self.detail(images.float())) for x in found]
+        for k in range(5):
+            for j in range(k):
+                (soft, *swaps), (softer, *more) = constants[j], constants[k]
+                if swaps == more:
+                    assert softer > soft
+                    assert energy[k] < energy[j]
+                elif side == 32:  # where the blur hardly differs, twice the swaps take more of the detail
+                    assert more == [1, 2]
+                    assert likeness[k] < likeness[j]
+
+    def likeness(self, changed, images):
+        """The mean correlation of images with what they were."""
+        one, two = (
+            x.float().flatten(1) - x.float().flatten(1).mean(1, keepdim=True) for x in (changed, images)
+        )
+        return float(torch.nn.functional.cosine_similarity(one, two).mean())
 
 
 class TestNoise:
@@ -499,11 +573,33 @@ class TestFiles:
             corruptions.corrupted(data.load("synthetic"))
 
     def test_tiny_imagenet(self, root):
-        trees.write_tiny_imagenet(root, 3, 4, 2)
-        regenerated.write_corrupted("tiny_imagenet", root=root, verify=False, corruptions=["fog"])
-        splits = data.tiny_imagenet_c_regen(root=root, verify=False, corruptions=["fog"])
+        tree = trees.write_tiny_imagenet(root, 3, 4, 2)
+        for path, pixels in zip((tree / "val" / "images").iterdir(), picture(64, 6), strict=True):
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path)
+        folder = root / "tiny_imagenet_c_regen"
+        made = []
+        for chosen in (["fog"], ["fog", "pixelate"]):
+            regenerated.write_corrupted(
+                "tiny_imagenet", root=root, verify=False, corruptions=chosen,
+                on_start=lambda *words: made.append(words),
+            )  # fmt: skip
+            assert not list(folder.glob(".writing-*"))
+            # As a killed process leaves it.
+            shutil.rmtree(folder / "fog" / "4")
+            (folder / ".writing-fog" / "level").mkdir(parents=True)
 
-        assert splits.shifts["fog-5"].inputs.shape == (6, 3, 64, 64)
+        assert made == [("fog", 30), ("fog", 6), ("pixelate", 30)]
+        with pytest.raises(ValueError, match="there is no folder .*fog/4; get or make it again"):
+            data.tiny_imagenet_c_regen(root=root, verify=False, corruptions=["fog"])
+        splits = data.tiny_imagenet_c_regen(root=root, verify=False, corruptions=["pixelate"])
+        expected = corruptions.corrupt(splits.test.inputs, "pixelate", 5)
+        stored = splits.shifts["pixelate-5"]
+        assert torch.equal(stored.labels, splits.test.labels)
+        assert (stored.inputs.float() - expected.float()).abs().mean() < 10  # JPEG
+        # The official layout, so that it can be read as one.
+        folder.rename(root / "Tiny-ImageNet-C")
+        official = data.tiny_imagenet_c(root=root, verify=False, corruptions=["pixelate"])
+        assert torch.equal(official.shifts["pixelate-5"].inputs, stored.inputs)
 
 
 def test_a_run_is_evaluated_on_official_and_on_generated_files_by_one_mechanism(root, monkeypatch):

@@ -1,4 +1,4 @@
-"""Corrupted test sets that we generate: written once in the layout of CIFAR-10-C, read under names of their own.
+"""Corrupted test sets that we generate: written once in the published layouts, read under names of their own.
 
 They are not the published sets: the random draws differ, and frost is made up.
 """
@@ -9,15 +9,17 @@ import json
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from macc.data._arrays import open_npy
+from macc.data._arrays import Array, open_npy
 from macc.data._cells import LEVELS, choose, read_cells
 from macc.data._datasets import Dataset, dataset
 from macc.data._files import Copies, data_root
@@ -25,11 +27,11 @@ from macc.data._parts import Part
 from macc.data._splits import Splits
 from macc.data.cifar import SIZES, cifar10, cifar100
 from macc.data.corruptions import corrupt, names
-from macc.data.tiny_imagenet import tiny_imagenet
+from macc.data.tiny_imagenet import read_tree, tiny_imagenet
 
-# Raise it whenever the same images would be corrupted differently.
-VERSION = 1
 CHUNK = 1000
+WRITING = ".writing-"
+JPEG_QUALITY = 85  # that of the published trees
 CLEAN: dict[str, Dataset[...]] = {"cifar10": cifar10, "cifar100": cifar100, "tiny_imagenet": tiny_imagenet}
 
 
@@ -45,9 +47,10 @@ def _regenerated(clean: Dataset[...]) -> Dataset[...]:
         corruptions: Sequence[str] | None = None,
     ) -> Splits:
         place = files.require(name, data_root(root), verify=verify)
-        present = {path.stem for path in place.glob("*.npy")}
+        layout = _layout(place, clean(root=root, verify=verify))
+        present = {one for one in names() if layout.path(one).exists()}
         chosen = choose(name, present, corruptions, place, standard=names(standard=True), every=names())
-        return read_cells(name, place, clean(root=root, verify=verify), corruptions=chosen, verify=verify)
+        return layout.read(name, chosen, verify=verify)
 
     read.__name__ = read.__qualname__ = name
     read.__doc__ = f"""``{clean.name}`` with its test images under corruptions that ``macc data corrupt {clean.name}`` made.
@@ -82,9 +85,10 @@ def write_corrupted(
     on_start: Callable[[str, int], None] | None = None,
     on_images: Callable[[int], None] | None = None,
 ) -> Path:
-    """Write the test images of a set under corruptions, in the layout of CIFAR-10-C.
+    """Write the test images of a set under corruptions, in the layout of the published sets.
 
-    A file gets its name when it is complete; started again, it goes on with the corruption it was stopped in.
+    That is an ``.npy`` file for each corruption of CIFAR, and a tree of JPEG files of Tiny-ImageNet. What is
+    written gets its name when it is complete; started again, it goes on with the corruption it was stopped in.
 
     Args:
         name: One of ``cifar10``, ``cifar100`` and ``tiny_imagenet``.
@@ -106,19 +110,20 @@ def write_corrupted(
     wanted = names() if corruptions is None else tuple(corruptions)
     if unknown := [one for one in wanted if one not in names()]:
         raise ValueError(f"no corruption is called {unknown[0]!r}; there are {', '.join(names())}")
-    test = CLEAN[name](root=root, verify=verify).test
+    clean = CLEAN[name](root=root, verify=verify)
     folder = data_root(root if out is None else out) / f"{name}_c_regen"
+    layout = _layout(folder, clean)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", timeout=0):
-            _prepare(folder, name, test)
-            missing = [one for one in wanted if not _complete(folder / f"{one}.npy", test)]
-            _check_space(folder, len(missing) * len(LEVELS) * test.inputs.numel())
-            for one in wanted:
+            _prepare(layout)
+            missing = {one: layout.missing(one) for one in wanted}
+            _check_space(folder, layout.level_size * sum(map(len, missing.values())))
+            for one, levels in missing.items():
                 if on_start is not None:
-                    on_start(one, len(LEVELS) * len(test) if one in missing else 0)
-                if one in missing:
-                    _write(folder / f"{one}.npy", test, one, on_images)
+                    on_start(one, len(levels) * len(clean.test))
+                if levels:
+                    layout.write(one, levels, on_images)
     except Timeout:
         raise ValueError(f"another process is writing {folder}; wait for it or stop it") from None
     except OSError as error:
@@ -126,11 +131,12 @@ def write_corrupted(
     return folder
 
 
-def _prepare(folder: Path, name: str, test: Part) -> None:
-    """What the folder is made of, compared with what it was made of."""
+def _prepare(layout: "_Layout") -> None:
+    """Compare what the folder is made of with what it was made of, and remove what was not finished."""
+    folder, test = layout.folder, layout.test
     digest = hashlib.sha256(test.inputs.contiguous().numpy().data)
     digest.update(test.labels.numpy().data)
-    about = {"set": name, "images": digest.hexdigest(), "version": VERSION}
+    about = {"set": layout.clean.name, "images": digest.hexdigest(), "version": layout.version}
     path = folder / "about.json"
     if path.is_file():
         try:
@@ -141,20 +147,13 @@ def _prepare(folder: Path, name: str, test: Part) -> None:
             raise ValueError(
                 f"{folder} was made from other images or by another version; delete it and start again"
             )
-    for leftover in folder.glob(".writing-*"):
-        leftover.unlink()
-    labels = np.tile(test.labels.numpy().astype(np.uint8), len(LEVELS))
-    with _whole(folder / "labels.npy") as file:
-        np.save(file, labels)
+    for leftover in folder.glob(f"{WRITING}*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
     with _whole(path) as file:
         file.write(json.dumps(about).encode())
-
-
-def _complete(path: Path, test: Part) -> bool:
-    if not path.is_file():
-        return False
-    count, channels, height, width = test.inputs.shape
-    return bool(open_npy(path).shape == (len(LEVELS) * count, height, width, channels))
 
 
 def _check_space(folder: Path, size: int) -> None:
@@ -166,26 +165,133 @@ def _check_space(folder: Path, size: int) -> None:
         )
 
 
-def _write(path: Path, test: Part, corruption: str, on_images: Callable[[int], None] | None) -> None:
-    count, channels, height, width = test.inputs.shape
-    with _whole(path) as file:
-        np.lib.format.write_array_header_1_0(
-            file,
-            {"descr": "|u1", "fortran_order": False, "shape": (len(LEVELS) * count, height, width, channels)},
-        )
-        for level in LEVELS:
-            for start in range(0, count, CHUNK):
-                images = test.inputs[start : start + CHUNK]
-                made = corrupt(images, corruption, level, first=start)
-                file.write(made.permute(0, 2, 3, 1).contiguous().numpy().data)
-                if on_images is not None:
-                    on_images(len(images))
+@dataclass(frozen=True)
+class _Layout(ABC):
+    """How the corrupted images of a clean set lie in a folder."""
+
+    folder: Path
+    clean: Splits
+
+    version: ClassVar[int]
+    """Rises whenever the same images would be corrupted or stored differently."""
+
+    @property
+    def test(self) -> Part:
+        return self.clean.test
+
+    @property
+    @abstractmethod
+    def level_size(self) -> int:
+        """How many bytes the images of a level take, about."""
+
+    @abstractmethod
+    def path(self, corruption: str) -> Path: ...
+
+    @abstractmethod
+    def missing(self, corruption: str) -> tuple[int, ...]:
+        """The levels that are yet to be made."""
+
+    @abstractmethod
+    def write(
+        self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None
+    ) -> None: ...
+
+    @abstractmethod
+    def read(self, name: str, corruptions: Sequence[str], *, verify: bool) -> Splits: ...
+
+    def corrupted(
+        self, corruption: str, level: int, on_images: Callable[[int], None] | None
+    ) -> Iterator[tuple[int, Array]]:
+        """Some images at a time, ``(n, H, W, C)``, with the place of the first."""
+        for start in range(0, len(self.test), CHUNK):
+            made = corrupt(self.test.inputs[start : start + CHUNK], corruption, level, first=start)
+            yield start, made.permute(0, 2, 3, 1).contiguous().numpy()
+            if on_images is not None:
+                on_images(len(made))
+
+
+class _Arrays(_Layout):
+    """CIFAR-10-C's: ``<corruption>.npy`` with five levels one after another, and ``labels.npy``."""
+
+    version = 1
+
+    @property
+    def level_size(self) -> int:
+        return self.test.inputs.numel()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        count, channels, height, width = self.test.inputs.shape
+        return len(LEVELS) * count, height, width, channels
+
+    def path(self, corruption: str) -> Path:
+        return self.folder / f"{corruption}.npy"
+
+    def missing(self, corruption: str) -> tuple[int, ...]:
+        path = self.path(corruption)
+        return () if path.is_file() and open_npy(path).shape == self.shape else LEVELS
+
+    def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
+        with _whole(self.folder / "labels.npy") as file:
+            np.save(file, np.tile(self.test.labels.numpy().astype(np.uint8), len(LEVELS)))
+        with _whole(self.path(corruption)) as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for level in levels:
+                for _, made in self.corrupted(corruption, level, on_images):
+                    file.write(made.data)
+
+    def read(self, name: str, corruptions: Sequence[str], *, verify: bool) -> Splits:
+        return read_cells(name, self.folder, self.clean, corruptions=corruptions, verify=verify)
+
+
+class _Tree(_Layout):
+    """Tiny-ImageNet-C's: ``<corruption>/<level>/<class>/<image>.JPEG``."""
+
+    version = 2
+
+    @property
+    def level_size(self) -> int:
+        return 4096 * len(self.test)  # a block of a file system; an image is smaller
+
+    def path(self, corruption: str) -> Path:
+        return self.folder / corruption
+
+    def missing(self, corruption: str) -> tuple[int, ...]:
+        return tuple(level for level in LEVELS if not (self.path(corruption) / str(level)).is_dir())
+
+    def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
+        from PIL import Image
+
+        self.path(corruption).mkdir(exist_ok=True)
+        for level in levels:
+            # Inside a scratch folder, because that one is closed to other users.
+            with tempfile.TemporaryDirectory(prefix=WRITING, dir=self.folder) as scratch:
+                building = Path(scratch) / "level"
+                for name in self.clean.classes:
+                    (building / name).mkdir(parents=True)
+                for first, made in self.corrupted(corruption, level, on_images):
+                    for index, pixels in enumerate(made, start=first):
+                        # Numbered by their place, so that sorted names keep the order of the clean images.
+                        place = building / self.clean.classes[int(self.test.labels[index])]
+                        Image.fromarray(pixels).save(
+                            place / f"test_{index:05}.JPEG", quality=JPEG_QUALITY, optimize=True
+                        )
+                os.sync()
+                building.replace(self.path(corruption) / str(level))
+
+    def read(self, name: str, corruptions: Sequence[str], *, verify: bool) -> Splits:
+        return read_tree(name, self.folder, self.clean, corruptions=corruptions, verify=verify)
+
+
+def _layout(folder: Path, clean: Splits) -> _Layout:
+    return (_Tree if clean.name == tiny_imagenet.name else _Arrays)(folder, clean)
 
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[Any]:
     """A file that gets its name when it is complete."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=WRITING, delete=False) as file:
         try:
             yield file
             file.flush()

@@ -5,6 +5,8 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+import torch
+
 from macc.data._cells import LEVELS, STANDARD, cell, choose
 from macc.data._datasets import dataset
 from macc.data._files import Copies, Download, data_root
@@ -119,20 +121,37 @@ def tiny_imagenet_c(
     name = "tiny_imagenet_c"
     clean = tiny_imagenet(root=root, verify=verify)
     place = FILES_C.require_folder(name, data_root(root), only="Tiny-ImageNet-C", verify=verify)
-    present = {path.name for path in folders_in(place)}
+    chosen = choose(
+        name,
+        {path.name for path in folders_in(place)},
+        STANDARD if corruptions is None else corruptions,
+        place,
+    )
+    return read_tree(name, place, clean, corruptions=chosen, verify=verify)
+
+
+def read_tree(name: str, folder: Path, clean: Splits, *, corruptions: Sequence[str], verify: bool) -> Splits:
+    """The clean set with the images ``<corruption>/<level>/<class>/*`` of ``folder`` as its shifts.
+
+    Args:
+        name: Of the new set.
+        folder: Holds a folder for each corruption.
+        clean: What was corrupted.
+        corruptions: Which to read.
+        verify: Check that the labels are those of the clean test images.
+    """
     shifts = {}
-    for corruption in choose(name, present, STANDARD if corruptions is None else corruptions, place):
+    for corruption in corruptions:
         for level in LEVELS:
-            folder = place / corruption / str(level)
-            if not folder.is_dir():
-                raise ValueError(f"{name} is incomplete: there is no folder {folder}; get it again")
-            found = decoded(
-                folder, name=f"tiny-c-{corruption}-{level}", layout="tiny-c", scan=_scan_cell, form=FORM
-            )
+            place = folder / corruption / str(level)
+            if not place.is_dir():
+                raise ValueError(f"{name} is incomplete: there is no folder {place}; get or make it again")
+            cached = f"tiny-c-{corruption}-{level}"
+            found = decoded(place, name=cached, layout="tiny-c", scan=_scan_cell, form=FORM)
             part = found.parts["test"]
-            if found.classes != clean.classes or (verify and len(part) != len(clean.test)):
+            if found.classes != clean.classes or (verify and not torch.equal(part.labels, clean.test.labels)):
                 raise ValueError(
-                    f"{folder} holds {len(part)} images of {len(found.classes)} classes, the clean test set "
+                    f"{place} holds {len(part)} images of {len(found.classes)} classes, the clean test set "
                     f"{len(clean.test)} of {clean.num_classes}; they do not belong together"
                 )
             shifts[cell(corruption, level)] = part
