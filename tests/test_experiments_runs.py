@@ -30,7 +30,7 @@ def planned(tmp_path, **values):
     return plan
 
 
-def train(plan, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"), seconds=30.0):
+def train(plan, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"), seconds=30.0, **more):
     """Leave what a finished training leaves; ``scale`` multiplies well calibrated logits."""
     recipe, run = plan.recipe(job), plan.run(job)
     write_bytes(run.path / "recipe.yaml", recipe.to_yaml().encode())
@@ -41,6 +41,7 @@ def train(plan, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"),
         "val/nll": nll,
         "val/ece": 0.1,
         "val/sce": 0.02,
+        **more,
     }
     write_bytes(run.path / "history.jsonl", (json.dumps(row) + "\n").encode())
     for index, part in enumerate(parts):
@@ -179,7 +180,7 @@ def measured(tmp_path):
         tmp_path,
         seeds=3,
         tests={"test": "test", "noise": ["own/noise-1", "own/noise-2"]},
-        columns=["accuracy", "ece", "sce", "classwise_ece", "temperature", "auroc", "minutes"],
+        columns=["accuracy", "ece", "sce", "classwise_ece", "temperature", "u", "auroc", "minutes"],
         methods=[
             {"name": "CE", "loss": "CrossEntropy"},
             {"name": "CE+MACC", "loss": "CrossEntropy + MACC"},
@@ -188,9 +189,9 @@ def measured(tmp_path):
         ],
     )
     parts = ("val", "test", "digits/noise-1", "digits/noise-2")
-    for title, scale in (("CE", 2.5), ("CE+MACC", 1.1)):
+    for title, scale, more in (("CE", 2.5, {}), ("CE+MACC", 1.1, {"train/u": 0.75})):
         for job in jobs_of(plan, title, seeds=range(3)):
-            train(plan, job, scale=scale, parts=parts, seconds=60 + job.seed)
+            train(plan, job, scale=scale, parts=parts, seconds=60 + job.seed, **more)
     plan.cases[0].sets = {"own": ["noise-1", "noise-2"]}
     return plan, gather(plan)
 
@@ -239,6 +240,11 @@ class TestCells:
             assert result.cell("digits", "test", "CE+TS", "ece").values[seed] == pytest.approx(
                 expected, abs=1e-6
             )
+
+    def test_the_spread_of_logits_is_that_of_the_selected_epoch(self, measured):
+        _, result = measured
+        assert result.cell("digits", "noise", "CE+MACC", "u").values == (0.75,) * 3
+        assert result.cell("digits", "test", "CE", "u") is None
 
     def test_an_ensemble_averages_probabilities_and_adds_up_training_times(self, measured):
         plan, result = measured

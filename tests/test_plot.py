@@ -67,10 +67,17 @@ def test_training_has_a_panel_for_each_term():
     figure = kinds.plot("training", digits_runs())
     labels = [ax.get_ylabel() for ax in figure.axes]
 
-    assert labels[:3] == ["loss", "CrossEntropy", "MACC"]
-    assert labels[3:7] == ["NLL", "accuracy (%)", "ECE (%)", "SCE (1e-3)"]
+    assert labels[:4] == ["loss", "CrossEntropy", "MACC", "u"]
+    assert labels[4:8] == ["NLL", "accuracy (%)", "ECE (%)", "SCE (1e-3)"]
     rows = training.open_run(digits_runs()[1]).history
     assert figure.axes[2].lines[0].get_ydata() == pytest.approx([row["train/MACC"] for row in rows])
+
+
+def test_with_one_term_the_loss_is_that_term():
+    rows = [{"epoch": 1, "train/loss": 1.0, "train/CrossEntropy": 1.0, "train/u": 0.1, "val/nll": 1.0}]
+    figure = kinds.draw_training({"control": rows})
+
+    assert [ax.get_ylabel() for ax in figure.axes][:3] == ["CrossEntropy", "u", "NLL"]
 
 
 def test_the_rule_stands_under_the_samples():

@@ -141,6 +141,18 @@ def test_one_epoch_is_the_plain_loop(tmp_path):
     assert run.history[0]["train/loss"] == pytest.approx(np.mean(values), rel=1e-6)
 
 
+def test_history_has_the_mean_variance_of_the_logits_where_a_head_gives_it(tmp_path):
+    recipe = own_recipe(loss="CrossEntropy + MACC", epochs=1, optimiser={"name": "sgd", "lr": 1e-12})
+    model = macc.attach(network(), p=0.4, estimator="analytic")
+    run, _ = trained(recipe, model=model, out=tmp_path / "head")
+    plain, _ = trained(own_recipe(epochs=1), out=tmp_path / "plain")
+    with torch.no_grad():
+        expected = float(macc.moments(model, tabular()["train"][0]).variance.mean())
+
+    assert run.history[0]["train/u"] == pytest.approx(expected, rel=1e-5)
+    assert "train/u" not in plain.history[0]
+
+
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
     _, whole = trained(own_recipe(), out=tmp_path)
     _, parts = trained(own_recipe(accumulate=4), out=tmp_path)

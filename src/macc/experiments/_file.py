@@ -21,7 +21,7 @@ from macc.training.recipe import Count, Scale
 Rule = Literal["val_accuracy", "val_nll"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 Column = Literal[
-    "accuracy", "sce", "ece", "nll", "brier", "auroc", "gap", "classwise_ece", "temperature", "minutes"
+    "accuracy", "sce", "ece", "nll", "brier", "auroc", "gap", "classwise_ece", "temperature", "u", "minutes"
 ]
 Figure = Literal["samples", "certainty", "gap", "confidence", "mistakes", "convergence"]
 MAX_TRAININGS = 1000

@@ -167,6 +167,8 @@ class _Measured:
         key = (str(run.path), method.title)
         if key not in self.done:
             extra = {"minutes": _measure.minutes(run)}
+            if "u" in self.columns and (spread := _measure.spread(run)) is not None:
+                extra["u"] = spread
             if method.posthoc == "temperature":
                 extra["temperature"] = _measure.temperature(run.path)
             found: Values = {}

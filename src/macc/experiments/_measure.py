@@ -14,10 +14,13 @@ from torch import Tensor
 from macc import metrics
 from macc.experiments._file import Method
 from macc.experiments._runs import mc_name
-from macc.training.runs import Run
+from macc.training.runs import SPREAD, Run
+from macc.training.selection import chosen_epoch
 
 FLOOR_RESAMPLES = 100
 FLOORED = ("ece", "sce")
+OF_RUNS = ("temperature", "u", "minutes")
+"""Columns that say something of a run and nothing of its predictions."""
 """The errors whose floor is told."""
 
 
@@ -43,6 +46,7 @@ SHOWN: dict[str, Shown] = {
     "gap": Shown("conf.-acc.", 100, "%", 2, "zero"),
     "classwise_ece": Shown("ECE of", 100, "%", 2, "lower"),
     "temperature": Shown("T", 1, "", 1, ""),
+    "u": Shown("mean u", 1, "", 2, ""),
     "minutes": Shown("training", 1, "min", 2, ""),
 }
 
@@ -87,7 +91,7 @@ def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
     """The metrics among the columns, of one prediction file; a class-wise one as one entry for each class."""
     result: dict[str, float] = {}
     for column in columns:
-        if column in ("temperature", "minutes"):
+        if column in OF_RUNS:
             continue
         if column == "gap":
             confidence = float(found.logits.double().softmax(dim=1).amax(dim=1).mean())
@@ -124,6 +128,12 @@ def pooled(cells: Sequence[Logits]) -> Logits:
 def minutes(run: Run) -> float:
     """How long the epochs of a run took to train."""
     return math.fsum(row["seconds"] for row in run.history) / 60
+
+
+def spread(run: Run) -> float | None:
+    """The mean variance of the logits in the epoch that was selected, where a head gave it."""
+    rows = run.history
+    return rows[chosen_epoch(rows, run.recipe.selection) - 1].get(f"train/{SPREAD}")
 
 
 @lru_cache(maxsize=4096)

@@ -23,6 +23,7 @@ from macc.report.figures._certainty import group_count
 from macc.report.figures._reliability import reliability_diagrams
 from macc.report.figures._samples import contrast
 from macc.report.figures._style import WIDE, check_format, grid, note, plain, save, style
+from macc.training.runs import SPREAD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -329,9 +330,11 @@ def training(wanted: Wanted) -> "Figure":
 def draw_training(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """A panel for each column of the histories."""
     there = dict.fromkeys(key for rows in histories.values() for row in rows for key in row)
-    terms = [key for key in there if key.startswith("train/")]
+    spread = f"train/{SPREAD}"
+    terms = [key for key in there if key.startswith("train/") and key != spread]
     # With one term the loss is that term.
     terms = [key for key in terms if key != "train/loss" or len(terms) > 2]
+    terms += [spread] if spread in there else []
     keys = [*terms, *(f"val/{name}" for name in ("nll", "accuracy", "ece", "sce") if f"val/{name}" in there)]
     if not keys:
         raise ValueError(f"{', '.join(histories)}: no epoch was recorded; train it first")

@@ -27,6 +27,7 @@ from macc.training._bf16 import ensure_bf16_runs
 from macc.training._randomness import derived_seed, generator_states, restore_generators, seed_everything
 from macc.training.optimisation import build_optimiser, learning_rate
 from macc.training.recipe import Recipe
+from macc.training.runs import SPREAD
 
 CHECK_EVERY = 25
 """Steps between looks at the values of the loss: a look makes an accelerator wait."""
@@ -265,6 +266,8 @@ def take_step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
             output = learner.prepared(some)
             total, parts = _measured(learner, output, targets)
             accelerator.backward(total / count if count > 1 else total)
+        if isinstance(output, LogitMoments):
+            parts = {**parts, SPREAD: output.variance.float().mean()}
         learner.terms = ["loss", *parts]
         found = torch.stack([total.detach(), *(part.detach() for part in parts.values())])
         values = found if values is None else values + found

@@ -28,6 +28,8 @@ from macc.training._files import json_bytes, write_arrays, write_bytes
 from macc.training.recipe import Recipe
 
 LOCK = ".lock"
+SPREAD = "u"
+"""The mean variance of the logits, among the terms of an epoch where a head gives it."""
 PACKAGES = ("torch", "numpy", "scikit-learn", "accelerate", "safetensors", "pydantic")
 
 
