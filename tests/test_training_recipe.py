@@ -63,6 +63,27 @@ def test_accumulation_is_allowed_where_it_changes_nothing_or_is_asked_for():
         load("digits", loss="CrossEntropy", overrides=["accumulate=3"])
 
 
+def test_another_name_takes_the_keys_of_the_old_one_away():
+    given = [
+        "optimiser.lr=0.002",
+        "optimiser.name=adamw",
+        "schedule.name=multistep",
+        "schedule.milestones=[1]",
+    ]
+    changed = load("digits", loss="CrossEntropy", overrides=given)
+
+    assert (changed.optimiser.name, changed.optimiser.lr, changed.schedule.milestones) == (
+        "adamw",
+        0.002,
+        [1],
+    )
+    assert "as the paper's image runs" not in changed.to_yaml()
+    same = load("digits", loss="CrossEntropy", overrides=["optimiser.name=sgd"])
+    assert same.optimiser.momentum == 0.9
+    with pytest.raises(ValueError, match="the key 'optimiser.lr' is missing"):
+        load("digits", overrides=["optimiser.name=adamw"])
+
+
 def test_auto_is_resolved_by_what_the_loss_needs():
     steps = ["schedule={name: multistep, milestones: [10, 20]}"]
     with_macc = load("digits", overrides=steps).resolved()

@@ -350,8 +350,14 @@ def load(
     if seed is not None:
         given.append(f"seed={seed}")
     spelled = {}
+    # Another optimiser or schedule has other keys: its name comes first, and takes those of the old one away.
+    given.sort(key=lambda override: not override.partition("=")[0].strip().endswith(".name"))
     for override in given:
         key, value = _override(override)
+        group = key.removesuffix(".name")
+        if group != key and (_get(values, group) or {}).get("name", value) != value:
+            _put(values, group, {})
+            sources = {name: said for name, said in sources.items() if not name.startswith(f"{group}.")}
         _put(values, key, value)
         option = f"--set {override}"
         if loss is not None and key == "loss":
@@ -429,6 +435,16 @@ def _override(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ValueError(f"`--set` takes key=value, as in --set optimiser.lr=0.01, got {text!r}")
     return key.strip(), parse(value, f"--set {text}")
+
+
+def _get(values: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """The mapping under a dotted key, if there is one."""
+    for part in key.split("."):
+        inner = values.get(part)
+        if not isinstance(inner, dict):
+            return None
+        values = inner
+    return values
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
