@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
 from macc import experiments, metrics
@@ -24,7 +28,7 @@ RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "
 IMAGES = ROOT / "docs" / "images"
 SPEED = RESULTS / "performance.json"
 PAGES = (PAGE, ROOT / "docs" / "performance.md")
-ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
+ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10", "ablation", "cifar10_search")
 METRICS = {"ece": -1, "sce": -1, "nll": -1, "accuracy": 1}
 """What is compared, and whether more of it is better."""
 RIVALS = {
@@ -58,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     elif list(arguments) == ["write"]:
         TABLES.write_text(tables_page())
         draw_growth(IMAGES / "growth.svg")
+        draw_timing(IMAGES / "timing.svg")
         for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
@@ -112,9 +117,8 @@ def filled(page: str) -> str:
     """The page with every ``<!-- begin NAME -->`` block written anew."""
 
     def block(match: re.Match[str]) -> str:
-        text = {"ratios": ratios, "growth": growth, "timing": timing}.get(
-            match[1], lambda: matrix(match[1])
-        )()
+        own = {"ratios": ratios, "growth": growth, "timing": timing, "ablation": ablation}
+        text = own.get(match[1], lambda: matrix(match[1]))()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
 
     return re.sub(r"<!-- begin (\w+) -->\n.*?<!-- end -->", block, page, flags=re.DOTALL)
@@ -154,19 +158,13 @@ def growth() -> str:
 
 def timing() -> str:
     """Whole epochs by each way to get moments."""
-    result = read("timing")
-    return "Not run yet." if result is None else experiments.render(result, "md")
+    return experiments.render(experiments.load_result(RESULTS / "timing.json"), "md")
 
 
 def draw_growth(path: Path) -> None:
     """Times against sizes, both logarithmic, a panel for each size."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["svg.hashsalt"] = "growth"  # the same figure gives the same file
     rows = json.loads(SPEED.read_text())["growth"]
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    axes = figure.subplots(1, 4)
+    figure, axes = panels(4, (11, 4.2))
     titles = {"N": "samples N", "K": "classes K", "D": "features D", "S": "masks S"}
     for ax, (of, title) in zip(axes, titles.items(), strict=True):
         mine = [row for row in rows if row["of"] == of]
@@ -187,8 +185,45 @@ def draw_growth(path: Path) -> None:
         ax.set(xlabel=title, ylabel="time, the first size = 1" if of == "N" else "")
         ax.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
         ax.grid(alpha=0.3)
+    save(figure, path)
+
+
+def draw_timing(path: Path) -> None:
+    """Time of an epoch against the number of masks, by each way to get moments."""
+    rows = experiments.load_result(RESULTS / "timing.json").timings
+    names = list(dict.fromkeys(row["dataset"] for row in rows))
+    figure, axes = panels(len(names), (8, 3.4))
+    for ax, name in zip(axes, names, strict=True):
+        mine = [row for row in rows if row["dataset"] == name]
+        for moments, words in (("conventional", "N whole passes"), ("efficient", "one pass, N masks")):
+            times = {
+                row["masks"]: row["times the task loss alone"] for row in mine if row["moments"] == moments
+            }
+            ax.plot(list(times), list(times.values()), "o-", label=words)
+        (exact,) = (row["times the task loss alone"] for row in mine if row["moments"] == "closed form")
+        ax.axhline(exact, color="black", ls="--", lw=1, label="closed form")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xticks([2, 5, 10, 20], ["2", "5", "10", "20"])
+        ax.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+        ax.minorticks_off()
+        ax.set(title=name, xlabel="masks N", ylabel="an epoch, task loss alone = 1" if ax is axes[0] else "")
+        ax.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    save(figure, path)
+
+
+def panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure of panels side by side."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As SVG; the same figure gives the same file."""
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def matrix(name: str) -> str:
@@ -196,9 +231,7 @@ def matrix(name: str) -> str:
     result = read(name)
     if result is None:
         return "Not run yet."
-    scale = "" if result.scale == "full" else f" Reduced scale: {result.scale}."
-    commits = ", ".join(f"`{commit}`" for commit in result.provenance["commit"])
-    lines = [f"{result.title}.{scale} {result.seeds} seeds, by commit {commits}.", ""]
+    lines = [heading(result), ""]
     lines += [f"| | | {' | '.join(RIVALS)} |", "|---|---|" + "---|" * len(RIVALS)]
     for dataset, test, rule in chosen_blocks(result):
         for method in result.methods:
@@ -206,6 +239,38 @@ def matrix(name: str) -> str:
                 cells = compared(result, dataset, test, rule, method)
                 if any(cells):
                     lines.append(f"| {label(dataset, test, rule)} | {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def heading(result: Result) -> str:
+    """What was run, at which scale, by which commits."""
+    scale = "" if result.scale == "full" else f" Reduced scale: {result.scale}."
+    commits = ", ".join(f"`{commit}`" for commit in result.provenance["commit"])
+    return f"{result.title}.{scale} {result.seeds} seeds, by commit {commits}."
+
+
+def ablation() -> str:
+    """Mean u and ECE of every setting on every test, selected by validation NLL, held against plain cross-entropy."""
+    result = read("ablation")
+    if result is None:
+        return "Not run yet."
+    rule, columns = "val_nll", [(name, test) for name in result.datasets for test in result.tests[name]]
+    lines = [heading(result), ""]
+    lines.append(
+        f"| | {' | '.join(f'u, {n} | ECE, {t}' if t == result.tests[n][0] else f'ECE, {t}' for n, t in columns)} |"
+    )
+    lines.append("|---|" + "--:|" * (len(columns) + len(result.datasets)))
+    for method in result.methods:
+        fields = []
+        for dataset, test in columns:
+            if test == result.tests[dataset][0]:
+                spread = result.cell(dataset, test, method, "u", rule)
+                fields.append("" if spread is None else f"{spread.mean:.2f}")
+            own = result.cell(dataset, test, method, "ece", rule)
+            found = None if method == "NLL" else versus(result, dataset, test, rule, "ece", method, "NLL")
+            sign = "" if found is None else f" `{found.sign(-1, found.p)}`"
+            fields.append("" if own is None else f"{100 * own.mean:.2f}{sign}")
+        lines.append(f"| {method} | {' | '.join(fields)} |")
     return "\n".join(lines)
 
 
