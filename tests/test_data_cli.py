@@ -159,7 +159,7 @@ class TestShow:
             assert sheet.width < 3000
 
     def test_where_it_cannot_be_written(self, tmp_path):
-        assert "nowhere/x.png cannot be written: No such file or directory" in refuse(
+        assert "nowhere/x.png: the folder nowhere does not exist; create it first" in refuse(
             "show", "digits", "-o", "nowhere/x.png"
         )
         assert (

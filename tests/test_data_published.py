@@ -521,7 +521,7 @@ class TestCifarC:
         path = folder / "fog.npy"
         content = path.read_bytes()
         path.write_bytes(content[:-5])
-        assert "fog.npy says it has" in refused("cifar10_c", root)
+        assert "fog.npy is damaged or cut: its header promises" in refused("cifar10_c", root)
         path.write_bytes(content[:20])
         assert "fog.npy is damaged" in refused("cifar10_c", root)
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)

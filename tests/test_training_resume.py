@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import killed
-from macc import training
+from macc import _writing, training
 from macc.training import _files, checkpoints
 from macc.training import recipe as recipes
 
@@ -88,7 +88,7 @@ def test_the_kills_hit_epochs_and_the_writing_of_files(plan):
     left = {name for _, _, names in plan[1] for name in names}
 
     assert any("." in name.strip(".") and not name.startswith(".") for name in left), "none within an epoch"
-    assert any(name.startswith(_files.TEMPORARY) for name in left), "none while a checkpoint was written"
+    assert any(name.startswith(_writing.TEMPORARY) for name in left), "none while a checkpoint was written"
 
 
 def small(**changes):
@@ -207,7 +207,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, at):
             training.fit(small(), out=tmp_path / "full")
     there = only_run(tmp_path / "full")
     before = {p: p.read_bytes() for p in there.rglob("*") if p.is_file() and p.name != "history.jsonl"}
-    assert not [path for path in before if path.name.startswith(_files.TEMPORARY)]
+    assert not [path for path in before if path.name.startswith(_writing.TEMPORARY)]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(ValueError, match="is full"):

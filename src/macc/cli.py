@@ -405,7 +405,7 @@ def evaluate(
     An .npz has the keys `labels` and `probs` or `logits`; a .csv or .parquet the column `label` and one for
     each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
     """
-    from macc.metrics._files import write_whole
+    from macc._writing import write_whole
 
     if plot is not None:
         kind = plot.suffix.lower().removeprefix(".")
@@ -444,7 +444,7 @@ def evaluate(
 
 def _also_write(path: Path | None, result: "Report | Comparison") -> None:
     """Write the numbers of a result as JSON, if a file for them was named."""
-    from macc.metrics._files import write_whole
+    from macc._writing import write_whole
 
     if path is not None:
         with write_whole(path) as output:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from macc.data._arrays import Array, open_npy
+from macc._arrays import Array, open_npy
 from macc.data._parts import Part
 from macc.data._splits import Splits
 

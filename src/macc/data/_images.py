@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from filelock import FileLock
 
+from macc._arrays import Array
 from macc.data._archives import unpacked
-from macc.data._arrays import Array
 from macc.data._files import cache_folder
 from macc.data._parts import Normalisation, Part
 from macc.data._progress import track

@@ -1,13 +1,12 @@
 """A contact sheet: what the images of a set look like, class by class and shift by shift."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from macc._writing import write_whole
 from macc.data._parts import Part
 from macc.data._splits import Splits
 
@@ -30,27 +29,8 @@ def write_sheet(splits: Splits, path: Path) -> None:
     if path.suffix.lower() != ".png":
         raise ValueError(f"the contact sheet is a PNG file; call it {path.with_suffix('.png')}, not {path}")
     sheet = draw_sheet(splits)
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".png", delete=False) as file:
-            try:
-                sheet.save(file, format="PNG")
-                file.flush()
-                os.fsync(file.fileno())
-                # A temporary file is closed to other users; the sheet is like any file of this user's.
-                Path(file.name).chmod(0o666 & ~_umask())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink()
-                raise
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    # The only way to read it is to set it.
-    current = os.umask(0o022)
-    os.umask(current)
-    return current
+    with write_whole(path) as file:
+        sheet.save(file, format="PNG")
 
 
 def draw_sheet(splits: Splits) -> Any:

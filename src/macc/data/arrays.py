@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.data._arrays import Array, read_npz
+from macc._arrays import Array, read_npz
 from macc.data._datasets import dataset
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, stratified_split

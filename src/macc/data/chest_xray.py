@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from macc.data._arrays import read_npz
+from macc._arrays import read_npz
 from macc.data._batches import augment
 from macc.data._datasets import dataset
 from macc.data._files import Copies, data_root

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from macc.data._arrays import read_npz
+from macc._arrays import read_npz
 from macc.data._datasets import Dataset, dataset
 from macc.data._files import Copies, data_root
 from macc.data._images import Form, Sample, decoded, folders_in, images_in

@@ -3,7 +3,6 @@
 They are not the published sets: the random draws differ, and frost is made up.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -14,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from macc.data._arrays import Array, open_npy
+from macc._arrays import Array, open_npy
+from macc._writing import TEMPORARY, remove_leftovers, replacing
 from macc.data._cells import LEVELS, choose, read_cells
 from macc.data._datasets import Dataset, dataset
 from macc.data._files import Copies, data_root
@@ -30,7 +30,6 @@ from macc.data.corruptions import corrupt, names
 from macc.data.tiny_imagenet import read_tree, tiny_imagenet
 
 CHUNK = 1000
-WRITING = ".writing-"
 JPEG_QUALITY = 85  # that of the published trees
 CLEAN: dict[str, Dataset[...]] = {"cifar10": cifar10, "cifar100": cifar100, "tiny_imagenet": tiny_imagenet}
 
@@ -147,12 +146,8 @@ def _prepare(layout: "_Layout") -> None:
             raise ValueError(
                 f"{folder} was made from other images or by another version; delete it and start again"
             )
-    for leftover in folder.glob(f"{WRITING}*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
-    with _whole(path) as file:
+    remove_leftovers(folder)
+    with replacing(path) as file:
         file.write(json.dumps(about).encode())
 
 
@@ -232,9 +227,9 @@ class _Arrays(_Layout):
         return () if path.is_file() and open_npy(path).shape == self.shape else LEVELS
 
     def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
-        with _whole(self.folder / "labels.npy") as file:
+        with replacing(self.folder / "labels.npy") as file:
             np.save(file, np.tile(self.test.labels.numpy().astype(np.uint8), len(LEVELS)))
-        with _whole(self.path(corruption)) as file:
+        with replacing(self.path(corruption)) as file:
             header = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
             np.lib.format.write_array_header_1_0(file, header)
             for level in levels:
@@ -266,7 +261,7 @@ class _Tree(_Layout):
         self.path(corruption).mkdir(exist_ok=True)
         for level in levels:
             # Inside a scratch folder, because that one is closed to other users.
-            with tempfile.TemporaryDirectory(prefix=WRITING, dir=self.folder) as scratch:
+            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=self.folder) as scratch:
                 building = Path(scratch) / "level"
                 for name in self.clean.classes:
                     (building / name).mkdir(parents=True)
@@ -286,21 +281,6 @@ class _Tree(_Layout):
 
 def _layout(folder: Path, clean: Splits) -> _Layout:
     return (_Tree if clean.name == tiny_imagenet.name else _Arrays)(folder, clean)
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[Any]:
-    """A file that gets its name when it is complete."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=WRITING, delete=False) as file:
-        try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def write_with_progress(

@@ -20,9 +20,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from macc._arrays import read_npz
+from macc._writing import write_whole
 from macc.metrics._binning import TopBins, bin_index, top_of_block
 from macc.metrics._compare import Comparison, comparison, paired
-from macc.metrics._files import read_arrays, write_whole
 from macc.metrics._inputs import Array, Block, check_bins, predictions
 from macc.metrics._intervals import Deviation, Estimate, Gaps, Ordinary, Sampled, l1, norm_of_gaps
 from macc.metrics._report import ClassRow, Report, check_confidence, class_names, reliability_bins
@@ -269,7 +270,7 @@ class Partial:
             raise ValueError(f"{path} does not exist, or is no file")
         if not zipfile.is_zipfile(path):
             raise ValueError(f"{path} is not a state written by macc evaluate --state")
-        arrays = read_arrays(path, {"about", *cls(2).sums})
+        arrays = read_npz(path, {"about", *cls(2).sums})
         try:
             about = json.loads(arrays["about"].tobytes())
             size, bins, classes = about["num_classes"], about["bins"], about["classes"]

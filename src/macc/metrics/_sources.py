@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from macc._arrays import read_npy
 from macc.metrics._files import (
     KINDS,
     Loaded,
     check_file,
-    read_npy,
-    read_npz,
+    numbers,
+    read_predictions,
     same_samples,
 )
 
@@ -107,11 +108,12 @@ def open_source(
         check_file(labels)
         if labels.suffix.lower() != ".npy":
             raise ValueError(f"{labels}: the labels of an .npy must be an .npy too")
-        return _in_memory(path, Loaded(read_npy(path), read_npy(labels), logits, None))
+        scores, answers = (numbers(read_npy(file), str(file)) for file in (path, labels))
+        return _in_memory(path, Loaded(scores, answers, logits, None))
     if labels is not None:
         raise ValueError(f"{path}: a {kind} holds its labels itself; leave {labels} out")
     if kind == ".npz":
-        return _in_memory(path, read_npz(path, logits))
+        return _in_memory(path, read_predictions(path, logits))
     return (_open_csv if kind == ".csv" else _open_parquet)(path, logits, label_column)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from macc._writing import write_whole
 from macc.metrics._compare import Comparison, compare
-from macc.metrics._files import Loaded, write_whole
+from macc.metrics._files import Loaded
 from macc.metrics._inputs import predictions
 from macc.metrics._report import Report, evaluate
 from macc.metrics._tables import interval, named, number, text_table, thousands

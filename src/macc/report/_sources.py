@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from macc import losses
+from macc._arrays import read_npz
 from macc.data import Splits
-from macc.data._arrays import read_npz
 from macc.heads import LogitMoments
 from macc.metrics._files import Loaded
 from macc.metrics._sources import open_source

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
+from macc._writing import write_whole
 from macc.experiments import Result, load_result
 from macc.experiments._findings import RULE_TEXT
 from macc.experiments._measure import Shown as Unit
@@ -11,7 +12,6 @@ from macc.experiments._measure import shown as unit_of
 from macc.experiments._result import Cell as Found
 from macc.experiments._result import ranks
 from macc.experiments._tables import sheets
-from macc.metrics._files import write_whole
 from macc.report import page, paper
 from macc.report._sources import Source
 from macc.report._svg import inline

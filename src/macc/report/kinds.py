@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from macc import metrics
+from macc._writing import write_whole
 from macc.heads import LogitMoments
 from macc.metrics import Report
-from macc.metrics._files import Loaded, write_whole
+from macc.metrics._files import Loaded
 from macc.report import figures
 from macc.report._sources import Source, each_shift, open_sources, same_labels
 from macc.report.figures import Said

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from macc import __version__, metrics
+from macc._writing import write_whole
 from macc.data import Splits
 from macc.metrics import Report
-from macc.metrics._files import Loaded, write_whole
+from macc.metrics._files import Loaded
 from macc.metrics._tables import number, thousands
 from macc.report import _tables, figures, kinds
 from macc.report._sources import Source, environment_rows, open_sources

@@ -1,8 +1,7 @@
-"""Files that are there whole or not at all."""
+"""What a run folder's files are written with."""
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,25 +13,17 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor
 
+from macc._writing import replacing
+
 SPARE_BYTES = 16 * 2**20
-TEMPORARY = ".writing-"
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new one, whatever happens in between."""
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, len(content))
-    temporary = path.with_name(TEMPORARY + path.name)
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with replacing(path) as file:
+        file.write(content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -70,26 +61,6 @@ def check_space(folder: Path, size: int) -> None:
         raise OSError(
             ENOSPC, f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free", str(folder)
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last, where the system can."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process had begun to write."""
-    for path in folder.rglob(f"{TEMPORARY}*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from macc.training._files import TEMPORARY, check_space, json_bytes, sync_folder, tensor_bytes
+from macc._writing import TEMPORARY, sync_folder
+from macc.training._files import check_space, json_bytes, tensor_bytes
 
 FORMAT = 2
 COMPLETE = "complete"

@@ -21,11 +21,12 @@ from torch.nn import functional as F
 
 from macc import data as datasets
 from macc import heads, losses, metrics, models
+from macc._writing import remove_leftovers
 from macc.data import Part, Splits
 from macc.losses._terms import Penalty
 from macc.training import checkpoints, engine, frozen
 from macc.training import recipe as recipes
-from macc.training._files import full_disk_explained, remove_leftovers, write_bytes, write_json, write_tensors
+from macc.training._files import full_disk_explained, write_bytes, write_json, write_tensors
 from macc.training._interrupts import Interrupted, StopRequest
 from macc.training._randomness import kept_generators, seed_everything
 from macc.training.engine import Learner

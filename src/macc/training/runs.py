@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from macc import __version__
+from macc._arrays import read_npz
 from macc.data import Splits
-from macc.data._arrays import read_npz
 from macc.training import recipe as recipes
 from macc.training._files import json_bytes, write_arrays, write_bytes
 from macc.training.recipe import Recipe
