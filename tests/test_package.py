@@ -14,7 +14,7 @@ SOURCE = Path(macc.__file__).parent
 # Each part, and the parts of macc it may import. Nothing imports cli.
 FOUNDATION = {"_arrays", "_writing"}  # files, for every part; they know no part
 ALLOWED = {
-    **dict.fromkeys(FOUNDATION, set()),
+    **{part: set() for part in FOUNDATION},
     "heads": set(),
     "losses": {"heads"},
     "metrics": {"heads"},

@@ -14,6 +14,8 @@ from macc import data, metrics, training
 from macc.training import recipe as recipes
 from stored import arrays
 
+pytestmark = pytest.mark.xdist_group("predictions")  # one pytest worker, so that the runs are trained once
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):

@@ -190,10 +190,16 @@ def test_a_checkpoint_holds_no_code(broken_off):
     ]
 
 
-@pytest.mark.parametrize("at", [3, 9, 14, 17, 22])
-def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, at):
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     """Every place in which a file is synced may be the one where the disk is full."""
     training.fit(small(), out=tmp_path / "whole")
+    for at in (3, 9, 14, 17, 22):
+        fill_the_disk(monkeypatch, at, tmp_path / f"full-{at}")
+        assert result(tmp_path / f"full-{at}") == result(tmp_path / "whole"), at
+
+
+def fill_the_disk(monkeypatch, at, out):
+    """Train in ``out`` until the disk is full, try again in vain, and again when there is room."""
     sync, calls = os.fsync, iter(range(10**9))
 
     def full(handle):
@@ -204,18 +210,16 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, at):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(ValueError, match="is full .* free some space and give the same command again"):
-            training.fit(small(), out=tmp_path / "full")
-    there = only_run(tmp_path / "full")
+            training.fit(small(), out=out)
+    there = only_run(out)
     before = {p: p.read_bytes() for p in there.rglob("*") if p.is_file() and p.name != "history.jsonl"}
     assert not [path for path in before if path.name.startswith(_writing.TEMPORARY)]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(ValueError, match="is full"):
-            training.fit(small(), out=tmp_path / "full")
+            training.fit(small(), out=out)
     assert {p: p.read_bytes() for p in before} == before
-    training.fit(small(), out=tmp_path / "full")
-
-    assert result(tmp_path / "full") == result(tmp_path / "whole")
+    training.fit(small(), out=out)
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path, monkeypatch):

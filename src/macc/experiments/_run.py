@@ -58,7 +58,7 @@ def run(
         >>> import tempfile
         >>> from macc import experiments
         >>> mine = experiments.Experiment(name="mine", datasets="digits", seeds=2, scale="smoke",
-        ...     set={"epochs": 1}, methods=["CrossEntropy", "CrossEntropy + MACC"])
+        ...     set={"epochs": 1}, tests={"test": "test"}, methods=["CrossEntropy"])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     result = experiments.run(mine, out=folder, workers=1)
         >>> len(result.cell("digits", "test", "CrossEntropy", "ece").values)
