@@ -250,28 +250,34 @@ def heading(result: Result) -> str:
 
 
 def ablation() -> str:
-    """Mean u and ECE of every setting on every test, selected by validation NLL, held against plain cross-entropy."""
+    """Mean u and ECE of every setting on every test, held against plain cross-entropy, by both rules of selection."""
     result = read("ablation")
     if result is None:
         return "Not run yet."
-    rule, columns = "val_nll", [(name, test) for name in result.datasets for test in result.tests[name]]
-    lines = [heading(result), ""]
-    lines.append(
-        f"| | {' | '.join(f'u, {n} | ECE, {t}' if t == result.tests[n][0] else f'ECE, {t}' for n, t in columns)} |"
-    )
-    lines.append("|---|" + "--:|" * (len(columns) + len(result.datasets)))
-    for method in result.methods:
-        fields = []
-        for dataset, test in columns:
-            if test == result.tests[dataset][0]:
-                spread = result.cell(dataset, test, method, "u", rule)
-                fields.append("" if spread is None else f"{spread.mean:.2f}")
-            own = result.cell(dataset, test, method, "ece", rule)
-            found = None if method == "NLL" else versus(result, dataset, test, rule, "ece", method, "NLL")
-            sign = "" if found is None else f" `{found.sign(-1, found.p)}`"
-            fields.append("" if own is None else f"{100 * own.mean:.2f}{sign}")
-        lines.append(f"| {method} | {' | '.join(fields)} |")
+    lines = [heading(result)]
+    for rule, words in {"val_accuracy": "accuracy, the paper's rule", "val_nll": "NLL"}.items():
+        lines += ["", f"Epochs selected by validation {words}:", "", *_ablation_table(result, rule)]
     return "\n".join(lines)
+
+
+def _ablation_table(result: Result, rule: str) -> list[str]:
+    heads, rows = [""], [[method] for method in result.methods]
+    for dataset in result.datasets:
+        heads += [f"u, {dataset}", *(f"ECE, {test}" for test in result.tests[dataset])]
+        for row in rows:
+            method = row[0]
+            spread = result.cell(dataset, result.tests[dataset][0], method, "u", rule)
+            row.append("" if spread is None else f"{spread.mean:.2f}")
+            for test in result.tests[dataset]:
+                own = result.cell(dataset, test, method, "ece", rule)
+                found = versus(result, dataset, test, rule, "ece", method, "NLL") if method != "NLL" else None
+                sign = "" if found is None else f" `{found.sign(-1, found.p)}`"
+                row.append("" if own is None else f"{100 * own.mean:.2f}{sign}")
+    return [
+        f"| {' | '.join(heads)} |",
+        "|---|" + "--:|" * (len(heads) - 1),
+        *(f"| {' | '.join(r)} |" for r in rows),
+    ]
 
 
 def chosen_blocks(result: Result) -> Iterator[tuple[str, str, str]]:
