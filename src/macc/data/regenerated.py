@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -29,6 +28,8 @@ from macc.data.cifar import SIZES, cifar10, cifar100
 from macc.data.corruptions import corrupt, names
 from macc.data.tiny_imagenet import read_tree, tiny_imagenet
 
+# Raise it whenever the same images would be corrupted or stored differently.
+VERSION = 2
 CHUNK = 1000
 JPEG_QUALITY = 85  # that of the published trees
 CLEAN: dict[str, Dataset[...]] = {"cifar10": cifar10, "cifar100": cifar100, "tiny_imagenet": tiny_imagenet}
@@ -135,7 +136,7 @@ def _prepare(layout: "_Layout") -> None:
     folder, test = layout.folder, layout.test
     digest = hashlib.sha256(test.inputs.contiguous().numpy().data)
     digest.update(test.labels.numpy().data)
-    about = {"set": layout.clean.name, "images": digest.hexdigest(), "version": layout.version}
+    about = {"set": layout.clean.name, "images": digest.hexdigest(), "version": VERSION}
     path = folder / "about.json"
     if path.is_file():
         try:
@@ -166,9 +167,6 @@ class _Layout(ABC):
 
     folder: Path
     clean: Splits
-
-    version: ClassVar[int]
-    """Rises whenever the same images would be corrupted or stored differently."""
 
     @property
     def test(self) -> Part:
@@ -208,8 +206,6 @@ class _Layout(ABC):
 class _Arrays(_Layout):
     """CIFAR-10-C's: ``<corruption>.npy`` with five levels one after another, and ``labels.npy``."""
 
-    version = 1
-
     @property
     def level_size(self) -> int:
         return self.test.inputs.numel()
@@ -242,8 +238,6 @@ class _Arrays(_Layout):
 
 class _Tree(_Layout):
     """Tiny-ImageNet-C's: ``<corruption>/<level>/<class>/<image>.JPEG``."""
-
-    version = 2
 
     @property
     def level_size(self) -> int:

@@ -1,7 +1,6 @@
 """Blur: out of focus, through glass, of motion, of zooming, and Gaussian."""
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,51 +52,43 @@ def disk(radius: float, softness: float) -> Tensor:
 
 
 def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: Draws) -> Tensor:
-    """A little smoothing, pixels swapped with neighbours from the bottom right on, and smoothing again."""
+    """A little smoothing, every pixel replaced by a neighbour's, from the bottom right on, and smoothing again.
+
+    The published generator means to swap the two; for arrays of colours its line copies one onto the other, and
+    the published images are made by that.
+    """
     x = smooth(x, sigma)
-    count, channels, height, width = x.shape
-    places = torch.arange(height * width, device=x.device)[:, None].repeat(1, count)
+    _, channels, height, width = x.shape
     for turn in range(rounds):
         # Steps from −reach to reach − 1, as in the original.
         steps = draws.uniform(2, height * width, low=-reach, high=reach, what=f"round {turn}").floor().long()
-        _swap(places, (steps[:, 0] * width + steps[:, 1]).T, height, width, reach)
-    taken = x.flatten(2).gather(2, places.T[:, None].expand(-1, channels, -1))
-    return smooth(taken.view(x.shape), sigma)
+        sources = _sources(steps, height, width, reach)
+        x = x.flatten(2).gather(2, sources[:, None].expand(-1, channels, -1)).view(x.shape)
+    return smooth(x, sigma)
 
 
-def _swap(places: Tensor, steps: Tensor, height: int, width: int, reach: int) -> None:
-    """Swap each pixel with a neighbour, in the order of rows and columns from the bottom right, in place.
+def _sources(steps: Tensor, height: int, width: int, reach: int) -> Tensor:
+    """``(N, H · W)``: the place that each place ends up with the pixel of.
 
-    Swaps that cannot meet happen together: with ``2 reach + 1`` columns between the fronts of two rows, what a
-    swap of the upper row touches has been left by the lower row and is not touched by it any more.
+    In the order of rows and columns from the bottom right, a place takes what its neighbour has by then: the
+    neighbour's own pixel, or what the neighbour took if its turn was before. Chains of such turns are followed
+    for all places at once, twice as far each time.
 
     Args:
-        places: ``(H · W, N)``: which pixel each image has at each place.
-        steps: ``(H · W, N)``: how far each place's neighbour is away.
+        steps: ``(N, 2, H · W)``: how many rows and columns each place's neighbour is away.
         height: ``H``.
         width: ``W``.
-        reach: The longest step along rows or columns; pixels nearer to the border stay.
+        reach: The longest step; places nearer to the border have no turn.
     """
-    neighbours = torch.arange(height * width, device=places.device)[:, None] + steps
-    for front in _fronts(height, width, reach):
-        at = front.to(places.device)
-        neighbour = neighbours.index_select(0, at)
-        here, there = places.index_select(0, at), places.gather(0, neighbour)
-        places.index_copy_(0, at, there)
-        places.scatter_(0, neighbour, here)
-
-
-@lru_cache(maxsize=8)
-def _fronts(height: int, width: int, reach: int) -> tuple[Tensor, ...]:
-    """Places whose swaps happen together, one group after another."""
-    lag = 2 * reach + 1
-    rows = torch.arange(height - reach - 1, reach - 1, -1)
-    fronts = []
-    for time in range((len(rows) - 1) * lag + width - 2 * reach):
-        column = width - reach - 1 - (time - torch.arange(len(rows)) * lag)
-        chosen = (column >= reach) & (column < width - reach)
-        fronts.append(rows[chosen] * width + column[chosen])
-    return tuple(fronts)
+    place = torch.arange(height * width, device=steps.device).expand(len(steps), -1)
+    row, column = place // width, place % width
+    turn = (row > reach) & (row <= height - reach) & (column > reach) & (column <= width - reach)
+    neighbour = torch.where(turn, place + steps[:, 0] * width + steps[:, 1], place)
+    before = turn.gather(1, neighbour) & (neighbour > place)
+    last = torch.where(before, neighbour, place)
+    while not torch.equal(last, further := last.gather(1, last)):
+        last = further
+    return neighbour.gather(1, last)
 
 
 def motion_blur(x: Tensor, radius: int, sigma: float, draws: Draws) -> Tensor:
