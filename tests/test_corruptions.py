@@ -195,6 +195,9 @@ class TestGrowthByOtherMeasures:
                 elif side == 32:  # where the blur hardly differs, moving twice takes more of the detail
                     assert more == [1, 2]
                     assert likeness[k] < likeness[j]
+                else:  # where the blur grows from level to level
+                    assert softer > soft
+                    assert energy[k] < energy[j]
 
     def likeness(self, changed, images):
         """The mean correlation of images with what they were."""
@@ -557,6 +560,30 @@ class TestFiles:
         with pytest.raises(ValueError, match="made from other images or by another version; delete it"):
             corrupt_command(root, "--only", "snow")
 
+    def test_sets_of_another_version_are_not_read(self, root):
+        corrupt_command(root, "--only", "fog")
+        about = root / "cifar10_c_regen" / "about.json"
+        whole = about.read_text()
+        for text in (json.dumps(json.loads(whole) | {"version": 1}), "{}", "no"):
+            about.write_text(text)
+            with pytest.raises(
+                ValueError, match="by another version; delete it .* macc data corrupt cifar10"
+            ):
+                data.cifar10_c_regen(root=root, verify=False, corruptions=["fog"])
+        about.unlink()
+        with pytest.raises(ValueError, match="by another version"):
+            data.cifar10_c_regen(root=root, verify=False, corruptions=["fog"])
+
+    def test_what_is_gone_or_cut_is_made_again(self, root):
+        corrupt_command(root, "--only", "fog")
+        folder = root / "cifar10_c_regen"
+        before = (folder / "fog.npy").read_bytes()
+        (folder / "labels.npy").unlink()
+        (folder / "fog.npy").write_bytes(before[:-5])
+        assert "fog (1 of 1): 100 images" in corrupt_command(root, "--only", "fog").stderr
+        assert (folder / "fog.npy").read_bytes() == before
+        assert len(data.cifar10_c_regen(root=root, verify=False, corruptions=["fog"]).shifts) == 5
+
     def test_mistakes(self, root, tmp_path):
         with pytest.raises(ValueError, match="no corruption is called 'fogg'; there are gaussian_noise"):
             corrupt_command(root, "--only", "fogg")
@@ -589,7 +616,7 @@ class TestFiles:
             (folder / ".writing-fog" / "level").mkdir(parents=True)
 
         assert made == [("fog", 30), ("fog", 6), ("pixelate", 30)]
-        with pytest.raises(ValueError, match="there is no folder .*fog/4; get or make it again"):
+        with pytest.raises(ValueError, match="is incomplete: .* lacks fog; get or make it again"):
             data.tiny_imagenet_c_regen(root=root, verify=False, corruptions=["fog"])
         splits = data.tiny_imagenet_c_regen(root=root, verify=False, corruptions=["pixelate"])
         expected = corruptions.corrupt(splits.test.inputs, "pixelate", 5)

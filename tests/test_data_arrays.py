@@ -1,5 +1,6 @@
 """A user's own arrays: what a file may hold, and what it may not do."""
 
+import contextlib
 import io
 import os
 import pickle
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from macc import data
-from macc._arrays import read_npz
+from macc._arrays import open_npy, read_npy, read_npz
 
 SHARED = Path(os.environ.get("MACC_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -54,6 +55,48 @@ class TestReadNpz:
             ValueError, match="header promises 4000000000000 bytes of data .* and it has 0; write it anew"
         ):
             read_npz(tmp_path / "a.npz")
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "{[]: 1}",
+            "{'descr': ('<f8',), 'fortran_order': False, 'shape': (1,)}",
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 2)}",
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (-2, -1)}",
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000000000000000000000, 0)}",
+            f"{{'descr': '<f8', 'fortran_order': False, 'shape': {(1,) * 70}}}",
+            "{'descr': '|S0', 'fortran_order': False, 'shape': (1000000, 1000000)}",
+            "{'descr': '<U0', 'fortran_order': False, 'shape': (1000000, 1000000)}",
+            "{'descr': ('<f8', (2,)), 'fortran_order': False, 'shape': (0,)}",
+            "-" * 9000,
+            "{'descr': '<f8', ",
+            "",
+        ],
+    )
+    def test_a_header_can_say_anything(self, tmp_path, header):
+        text = header.encode("latin1")
+        array = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 16
+        (tmp_path / "a.npy").write_bytes(array)
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("labels.npy", array)
+        for read, name in ((read_npz, "a.npz"), (read_npy, "a.npy"), (open_npy, "a.npy")):
+            with pytest.raises(ValueError, match=f"{name} is damaged or (not a numpy array|cut)"):
+                read(tmp_path / name)
+
+    def test_every_kind_of_packing_may_be_damaged(self, tmp_path):
+        array = io.BytesIO()
+        np.save(array, np.arange(1000))
+        for kind in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+            with zipfile.ZipFile(tmp_path / "a.npz", "w", kind) as archive:
+                archive.writestr("a.npy", array.getvalue())
+            whole = (tmp_path / "a.npz").read_bytes()
+            for at in range(40, len(whole), max(1, len(whole) // 60)):
+                changed = bytearray(whole)
+                changed[at] ^= 0xFF
+                (tmp_path / "a.npz").write_bytes(bytes(changed))
+                with contextlib.suppress(ValueError):
+                    found = read_npz(tmp_path / "a.npz")
+                    assert not found or np.array_equal(next(iter(found.values())), np.arange(1000))
 
     def test_objects_are_refused_unread(self, tmp_path):
         class Trap:

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 from macc import data, experiments, metrics, posthoc, training
-from macc.experiments import _findings, _runs, _study, _tables
+from macc.experiments import _findings, _measure, _runs, _study, _tables
 from macc.experiments._gather import gather
 from macc.experiments._result import Cell, Comparison, Result, interval, load_result
 from macc.experiments._run import write
@@ -242,9 +242,29 @@ class TestCells:
             )
 
     def test_the_spread_of_logits_is_that_of_the_selected_epoch(self, measured):
-        _, result = measured
+        plan, result = measured
         assert result.cell("digits", "noise", "CE+MACC", "u").values == (0.75,) * 3
         assert result.cell("digits", "test", "CE", "u") is None
+
+        run = plan.run(jobs_of(plan, "CE+MACC")[0])
+        first = {"epoch": 1, "train/u": 0.1, "val/accuracy": 0.9, "val/nll": 0.3}
+        second = {"epoch": 2, "train/u": 0.4, "val/accuracy": 0.8, "val/nll": 0.2}
+        write_bytes(
+            run.path / "history.jsonl", "".join(json.dumps(row) + "\n" for row in (first, second)).encode()
+        )
+        assert _measure.spread(run) == 0.1
+        text = (run.path / "recipe.yaml").read_text().replace("selection: val_accuracy", "selection: val_nll")
+        (run.path / "recipe.yaml").write_text(text)
+        assert _measure.spread(run) == 0.4
+
+    def test_runs_of_an_earlier_version_have_no_spread(self, measured):
+        plan, _ = measured
+        train(
+            plan,
+            jobs_of(plan, "CE+MACC", seeds=[1])[0],
+            parts=("val", "test", "digits/noise-1", "digits/noise-2"),
+        )
+        assert gather(plan).cell("digits", "test", "CE+MACC", "u") is None
 
     def test_an_ensemble_averages_probabilities_and_adds_up_training_times(self, measured):
         plan, result = measured
@@ -339,6 +359,14 @@ class TestFindings:
             "It is not compared with the same head with single-pass dropout and the best other method: this experiment has none."
             in sentence
         )
+
+    def test_with_another_schedule_a_loss_is_not_the_task_loss(self, tmp_path):
+        other = {"name": "other", "loss": "CrossEntropy", "set": {"schedule": {"name": "onecycle"}}}
+        plan = planned(tmp_path, methods=["CrossEntropy", other, {**MACC, "name": "M"}])
+        found = _findings._others(plan, plan.cases[0], plan.experiment.method("M"))
+
+        assert [method.title for method in found["task"]] == ["CrossEntropy"]
+        assert [method.title for method in found["competitor"]] == ["other"]
 
     def test_other_metrics_have_their_verdicts(self):
         common = ("d", "test", "val_accuracy")

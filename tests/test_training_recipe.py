@@ -80,8 +80,19 @@ def test_another_name_takes_the_keys_of_the_old_one_away():
     assert "as the paper's image runs" not in changed.to_yaml()
     same = load("digits", loss="CrossEntropy", overrides=["optimiser.name=sgd"])
     assert same.optimiser.momentum == 0.9
-    with pytest.raises(ValueError, match="the key 'optimiser.lr' is missing"):
+    with pytest.raises(
+        ValueError, match="--set optimiser.name=adamw: the key 'optimiser.lr' is missing; .* add --set"
+    ):
         load("digits", overrides=["optimiser.name=adamw"])
+
+
+def test_of_two_settings_the_later_counts():
+    whole = "optimiser={name: adamw, lr: 0.1}"
+    with pytest.raises(ValueError, match="'optimiser.lr' is missing"):
+        load("digits", overrides=[whole, "optimiser.name=sgd"])
+    assert load("digits", overrides=["optimiser.name=adam", whole]).optimiser.name == "adamw"
+    back = load("digits", overrides=["optimiser.lr=0.3", "optimiser.name=adamw", "optimiser.name=sgd"])
+    assert (back.optimiser.name, back.optimiser.lr) == ("sgd", 0.3)
 
 
 def test_auto_is_resolved_by_what_the_loss_needs():

@@ -1,9 +1,11 @@
 """Reading ``.npz`` and ``.npy`` files that nobody has to trust: no pickles, and no memory for what is not there."""
 
 import math
+import sys
 import zipfile
 import zlib
 from collections.abc import Collection
+from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,8 +14,10 @@ from numpy.lib import format as npy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+DAMAGE = (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 # Deflate packs a thousandfold at best, so a small file cannot hold what its directory may claim.
 DEFLATE = 1100
+DIMENSIONS = 32
 
 
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, Array]:
@@ -54,7 +58,7 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, Arr
                     arrays[name] = _read(file, entry.file_size, what)
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except DAMAGE as error:
         raise ValueError(f"{path} is damaged, cut or not an .npz file ({error}); write it anew") from error
     return arrays
 
@@ -91,8 +95,19 @@ def _header(file: IO[bytes], size: int, what: str) -> Header:
         if version not in readers:
             raise ValueError(f"format {version[0]}.{version[1]} is not known")
         shape, fortran, dtype = readers[version](file)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{what} is damaged or not a numpy array ({str(error).splitlines()[0]})") from error
+        if (
+            not all(type(length) is int and 0 <= length <= sys.maxsize for length in shape)
+            or len(shape) > DIMENSIONS
+        ):
+            raise ValueError(f"it has the shape {shape}")
+        if dtype.itemsize == 0 or dtype.subdtype is not None:
+            raise ValueError(f"it holds values of type {dtype}")
+    except DAMAGE:
+        raise
+    # A header is a line of Python; numpy's reader of it raises what it likes on a damaged one.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise ValueError(f"{what} is damaged or not a numpy array ({reason})") from error
     if dtype.hasobject:
         raise ValueError(f"{what} holds Python objects, which are never loaded; save plain numbers or text")
     expected, present = math.prod(shape) * dtype.itemsize, size - file.tell()

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES, EBADF, EINVAL, ENOTSUP
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,10 @@ TEMPORARY = ".writing-"
 
 @contextmanager
 def write_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for a user, whose mistakes in naming it are explained; see :func:`replacing`."""
+    """Open a file for a user, whose mistakes in naming it are explained; see :func:`replacing`.
+
+    In the block only this file should be read or written: whatever the system refuses there is said of it.
+    """
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file to write")
     if not path.parent.is_dir():
@@ -51,16 +55,21 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder last, where the system can."""
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        # Some file systems cannot, and a folder may be closed to readers; the file itself is there.
+        if error.errno not in (EACCES, EBADF, EINVAL, ENOTSUP):
+            raise
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process had begun to write."""
-    for path in folder.rglob(f"{TEMPORARY}*"):
+def remove_leftovers(folder: Path, *, below: bool = False) -> None:
+    """Remove what a killed process had begun to write into a folder, and with ``below`` into those in it."""
+    for path in (folder.rglob if below else folder.glob)(f"{TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path)
         else:

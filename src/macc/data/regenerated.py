@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from macc._arrays import Array, open_npy
-from macc._writing import TEMPORARY, remove_leftovers, replacing
+from macc._writing import TEMPORARY, remove_leftovers, replacing, sync_folder
 from macc.data._cells import LEVELS, choose, read_cells
 from macc.data._datasets import Dataset, dataset
 from macc.data._files import Copies, data_root
@@ -31,6 +31,7 @@ from macc.data.tiny_imagenet import read_tree, tiny_imagenet
 # Raise it whenever the same images would be corrupted or stored differently.
 VERSION = 2
 CHUNK = 1000
+ABOUT = "about.json"
 JPEG_QUALITY = 85  # that of the published trees
 CLEAN: dict[str, Dataset[...]] = {"cifar10": cifar10, "cifar100": cifar100, "tiny_imagenet": tiny_imagenet}
 
@@ -48,7 +49,8 @@ def _regenerated(clean: Dataset[...]) -> Dataset[...]:
     ) -> Splits:
         place = files.require(name, data_root(root), verify=verify)
         layout = _layout(place, clean(root=root, verify=verify))
-        present = {one for one in names() if layout.path(one).exists()}
+        _check_made(layout, images=verify)
+        present = {one for one in names() if layout.is_there(one)}
         chosen = choose(name, present, corruptions, place, standard=names(standard=True), every=names())
         return layout.read(name, chosen, verify=verify)
 
@@ -132,24 +134,36 @@ def write_corrupted(
 
 
 def _prepare(layout: "_Layout") -> None:
-    """Compare what the folder is made of with what it was made of, and remove what was not finished."""
-    folder, test = layout.folder, layout.test
+    """Check what is there, remove what was not finished, and say what the folder is made of."""
+    path = layout.folder / ABOUT
+    if path.is_file():
+        _check_made(layout, images=True)
+    remove_leftovers(layout.folder)
+    layout.prepare()
+    with replacing(path) as file:
+        file.write(json.dumps(_about(layout)).encode())
+
+
+def _about(layout: "_Layout") -> dict[str, object]:
+    """What a folder is made of, and how."""
+    test = layout.test
     digest = hashlib.sha256(test.inputs.contiguous().numpy().data)
     digest.update(test.labels.numpy().data)
-    about = {"set": layout.clean.name, "images": digest.hexdigest(), "version": VERSION}
-    path = folder / "about.json"
-    if path.is_file():
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            found = None
-        if found != about:
-            raise ValueError(
-                f"{folder} was made from other images or by another version; delete it and start again"
-            )
-    remove_leftovers(folder)
-    with replacing(path) as file:
-        file.write(json.dumps(about).encode())
+    return {"set": layout.clean.name, "images": digest.hexdigest(), "version": VERSION}
+
+
+def _check_made(layout: "_Layout", *, images: bool) -> None:
+    """Refuse a folder that another version made, and with ``images`` one that was made from other images."""
+    try:
+        found = json.loads((layout.folder / ABOUT).read_text())
+        same = found == _about(layout) if images else found["version"] == VERSION
+    except (OSError, ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise ValueError(
+            f"{layout.folder} was made from other images or by another version; delete it and start again: "
+            f"macc data corrupt {layout.clean.name}"
+        )
 
 
 def _check_space(folder: Path, size: int) -> None:
@@ -183,6 +197,14 @@ class _Layout(ABC):
     @abstractmethod
     def missing(self, corruption: str) -> tuple[int, ...]:
         """The levels that are yet to be made."""
+
+    def is_there(self, corruption: str) -> bool:
+        """Whether there is something to read; what is damaged is told when it is read."""
+        return self.path(corruption).exists()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Write what belongs to all corruptions."""
 
     @abstractmethod
     def write(
@@ -219,12 +241,17 @@ class _Arrays(_Layout):
         return self.folder / f"{corruption}.npy"
 
     def missing(self, corruption: str) -> tuple[int, ...]:
-        path = self.path(corruption)
-        return () if path.is_file() and open_npy(path).shape == self.shape else LEVELS
+        try:
+            whole = open_npy(self.path(corruption)).shape == self.shape
+        except ValueError:
+            whole = False
+        return () if whole else LEVELS
 
-    def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
+    def prepare(self) -> None:
         with replacing(self.folder / "labels.npy") as file:
             np.save(file, np.tile(self.test.labels.numpy().astype(np.uint8), len(LEVELS)))
+
+    def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
         with replacing(self.path(corruption)) as file:
             header = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
             np.lib.format.write_array_header_1_0(file, header)
@@ -249,9 +276,17 @@ class _Tree(_Layout):
     def missing(self, corruption: str) -> tuple[int, ...]:
         return tuple(level for level in LEVELS if not (self.path(corruption) / str(level)).is_dir())
 
-    def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
-        from PIL import Image
+    def is_there(self, corruption: str) -> bool:
+        return not self.missing(corruption)
 
+    def prepare(self) -> None:
+        """Nothing: images lie in the folders of their classes."""
+
+    def write(self, corruption: str, levels: Sequence[int], on_images: Callable[[int], None] | None) -> None:
+        try:
+            from PIL import Image
+        except ImportError:
+            raise ValueError("writing JPEG files needs Pillow: pip install 'macc-torch[data]'") from None
         self.path(corruption).mkdir(exist_ok=True)
         for level in levels:
             # Inside a scratch folder, because that one is closed to other users.
@@ -266,8 +301,10 @@ class _Tree(_Layout):
                         Image.fromarray(pixels).save(
                             place / f"test_{index:05}.JPEG", quality=JPEG_QUALITY, optimize=True
                         )
-                os.sync()
+                if hasattr(os, "sync"):  # one for all images: one for each would take longer than making them
+                    os.sync()
                 building.replace(self.path(corruption) / str(level))
+                sync_folder(self.path(corruption))
 
     def read(self, name: str, corruptions: Sequence[str], *, verify: bool) -> Splits:
         return read_tree(name, self.folder, self.clean, corruptions=corruptions, verify=verify)

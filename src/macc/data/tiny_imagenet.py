@@ -111,7 +111,7 @@ def tiny_imagenet_c(
 
     Args:
         root: The folder that holds ``Tiny-ImageNet-C`` (or its archive) and the files of ``tiny_imagenet``.
-        verify: Check archives' MD5, and that every cell has as many images as the clean test set.
+        verify: Check archives' MD5, and that the labels of every cell are those of the clean test images.
         corruptions: Which to read; the 15 of the main archive if not given.
 
     Reference:
@@ -152,7 +152,8 @@ def read_tree(name: str, folder: Path, clean: Splits, *, corruptions: Sequence[s
             if found.classes != clean.classes or (verify and not torch.equal(part.labels, clean.test.labels)):
                 raise ValueError(
                     f"{place} holds {len(part)} images of {len(found.classes)} classes, the clean test set "
-                    f"{len(clean.test)} of {clean.num_classes}; they do not belong together"
+                    f"{len(clean.test)} of {clean.num_classes}, and their labels must be the same; they do not belong "
+                    "together"
                 )
             shifts[cell(corruption, level)] = part
     return replace(clean, name=name, shifts=shifts)

@@ -51,6 +51,11 @@ def _is_macc(plan: Plan, case: Case, method: Method) -> bool:
     return _criterion(plan, case, method).needs_moments
 
 
+def _apart_from_head(method: Method) -> dict[str, object]:
+    """What a method sets beside its head: with another schedule a loss is not the task loss of a method."""
+    return {key: value for key, value in method.settings.items() if key.split(".")[0] != "head"}
+
+
 def _others(plan: Plan, case: Case, method: Method) -> dict[str, list[Method]]:
     """What a MACC method is tested against, by what it is to it."""
     task = _criterion(plan, case, method).task
@@ -66,6 +71,7 @@ def _others(plan: Plan, case: Case, method: Method) -> dict[str, list[Method]]:
         if criterion.needs_moments:
             continue
         alone = isinstance(criterion, losses.Task) and type(criterion) is type(task)
+        alone = alone and _apart_from_head(other) == _apart_from_head(method)
         if alone and _dropout(other):
             found["dropout"].append(other)
         elif alone:

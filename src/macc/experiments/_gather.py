@@ -121,7 +121,8 @@ class _Measured:
         runs = [self.plan.run(job) for job in jobs]
         each = [self._ensemble(runs)] if method.ensemble else [self._run(method, run) for run in runs]
         for test in each[0]:
-            for metric in each[0][test]:
+            # A run that an earlier version began has no u.
+            for metric in [name for name in each[0][test] if all(name in found[test] for found in each)]:
                 result.cells.append(self._cell(method, rule, test, metric, each, runs))
         if method.of is None:
             for job, run in zip(jobs, runs, strict=True):

@@ -19,9 +19,9 @@ from macc.training.selection import chosen_epoch
 
 FLOOR_RESAMPLES = 100
 FLOORED = ("ece", "sce")
+"""The errors whose floor is told."""
 OF_RUNS = ("temperature", "u", "minutes")
 """Columns that say something of a run and nothing of its predictions."""
-"""The errors whose floor is told."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from macc.experiments._runs import Plan
 from macc.experiments._study import GridStudy, close_storage, hidden, open_storage
 from macc.experiments._timing import seconds_of_epoch, timings
 from macc.experiments._work import execute
-from macc.training._files import write_bytes
+from macc.training._files import full_disk_explained, write_bytes
 
 MAX_WORKERS = 8
 
@@ -103,14 +103,15 @@ def folder_of(experiment: Experiment, out: str | PathLike[str]) -> Path:
 
 def write(result: Result, folder: Path) -> None:
     """Write a result: as JSON, and as tables to read, to paste and to compute with."""
-    for form, name in (
-        ("json", "result.json"),
-        ("md", "table.md"),
-        ("latex", "table.tex"),
-        ("csv", "table.csv"),
-    ):
-        text = _tables.render(result, _tables.check_format(form))
-        write_bytes(folder / name, f"{text}\n".encode())
+    with full_disk_explained(folder):
+        for form, name in (
+            ("json", "result.json"),
+            ("md", "table.md"),
+            ("latex", "table.tex"),
+            ("csv", "table.csv"),
+        ):
+            text = _tables.render(result, _tables.check_format(form))
+            write_bytes(folder / name, f"{text}\n".encode())
 
 
 def _workers(plan: Plan) -> int:

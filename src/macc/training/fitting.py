@@ -324,7 +324,7 @@ def _train(
         device=accelerator.device, processes=accelerator.num_processes, data_digest=data.digest(), key=key
     )
     if main:
-        remove_leftovers(run.path)
+        remove_leftovers(run.path, below=True)
         write_bytes(run.path / "recipe.yaml", recipe.to_yaml().encode())
     trained, seen = _cached_if_frozen(recipe, whole, data, accelerator, display)
     learner = engine.learner_for(recipe, trained, seen, accelerator)

@@ -349,23 +349,25 @@ def load(
         given.append(f"loss={json.dumps(loss)}")
     if seed is not None:
         given.append(f"seed={seed}")
-    spelled = {}
-    # Another optimiser or schedule has other keys: its name comes first, and takes those of the old one away.
-    given.sort(key=lambda override: not override.partition("=")[0].strip().endswith(".name"))
+    spelled: dict[str, str] = {}
     for override in given:
         key, value = _override(override)
         group = key.removesuffix(".name")
-        if group != key and (_get(values, group) or {}).get("name", value) != value:
-            _put(values, group, {})
-            sources = {name: said for name, said in sources.items() if not name.startswith(f"{group}.")}
+        old = _get(values, group) if group != key else {}
+        if old.get("name", value) != value:
+            # Another optimiser or schedule has other keys: of the old ones only those stay that were given.
+            _put(values, group, {name: one for name, one in old.items() if f"{group}.{name}" in spelled})
+            gone = {f"{group}.{name}" for name in old} - set(spelled)
+            sources = {name: said for name, said in sources.items() if name not in gone}
         _put(values, key, value)
         option = f"--set {override}"
         if loss is not None and key == "loss":
             option = "--loss"
         if seed is not None and key == "seed":
             option = "--seed"
-        for known in [name for name in sources if name == key or name.startswith(f"{key}.")]:
-            del sources[known]
+        for known in (sources, spelled):
+            for name in [name for name in known if name == key or name.startswith(f"{key}.")]:
+                del known[name]
         sources[key] = option
         spelled[key] = option
     odd = next((key for key in values if not isinstance(key, str)), None)
@@ -437,13 +439,11 @@ def _override(text: str) -> tuple[str, Any]:
     return key.strip(), parse(value, f"--set {text}")
 
 
-def _get(values: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """The mapping under a dotted key, if there is one."""
+def _get(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping under a dotted key; an empty one if there is none."""
     for part in key.split("."):
         inner = values.get(part)
-        if not isinstance(inner, dict):
-            return None
-        values = inner
+        values = inner if isinstance(inner, dict) else {}
     return values
 
 
@@ -468,6 +468,9 @@ def _sentence(
     if kind == "extra_forbidden":
         return f"{where}: unknown key {key!r}; {_nearest(keys, values)}"
     if kind == "missing":
+        named = spelled.get(".".join([*keys[:-1], "name"]))
+        if named is not None:
+            return f"{path}, {named}: the key {key!r} is missing; the old one went with the old name: add --set {key}=..."
         return (
             f"{where}: the key {key!r} is missing; every recipe needs it (`macc recipe show digits` has one)"
         )
