@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
-DAMAGE = (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
+UNREADABLE = (zipfile.BadZipFile, zlib.error, LZMAError, OSError)
 # Deflate packs a thousandfold at best, so a small file cannot hold what its directory may claim.
 DEFLATE = 1100
 DIMENSIONS = 32
@@ -58,7 +58,7 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, Arr
                     arrays[name] = _read(file, entry.file_size, what)
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
-    except DAMAGE as error:
+    except (*UNREADABLE, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged, cut or not an .npz file ({error}); write it anew") from error
     return arrays
 
@@ -102,7 +102,7 @@ def _header(file: IO[bytes], size: int, what: str) -> Header:
             raise ValueError(f"it has the shape {shape}")
         if dtype.itemsize == 0 or dtype.subdtype is not None:
             raise ValueError(f"it holds values of type {dtype}")
-    except DAMAGE:
+    except UNREADABLE:
         raise
     # A header is a line of Python; numpy's reader of it raises what it likes on a damaged one.
     except Exception as error:
