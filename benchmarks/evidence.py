@@ -251,9 +251,7 @@ def heading(result: Result) -> str:
 
 def ablation() -> str:
     """Mean u and ECE of every setting on every test, held against plain cross-entropy, by both rules of selection."""
-    result = read("ablation")
-    if result is None:
-        return "Not run yet."
+    result = experiments.load_result(RESULTS / "ablation.json")
     lines = [heading(result)]
     for rule, words in {"val_accuracy": "accuracy, the paper's rule", "val_nll": "NLL"}.items():
         lines += ["", f"Epochs selected by validation {words}:", "", *_ablation_table(result, rule)]
