@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import macc
+from command import run
 from macc import metrics
-from macc.cli import app, main
+from macc.cli import app
 from stored import arrays
 from test_metrics_errors import sample
 
@@ -22,21 +23,6 @@ from test_metrics_errors import sample
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*args):
-    """Exit code, standard output and standard error, errors handled as on the command line."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, stdout, stderr = sys.argv, sys.stdout, sys.stderr
-    sys.argv, sys.stdout, sys.stderr = ["macc", *map(str, args)], out, err
-    try:
-        main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    finally:
-        sys.argv, sys.stdout, sys.stderr = argv, stdout, stderr
-    return code, out.getvalue(), err.getvalue()
 
 
 def write_csv(path, probs, labels, header):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import macc
+from command import run
 from macc import metrics
 from macc.metrics import _partial, _sources
 from macc.metrics._partial import Partial, fine_cells
 from stored import arrays
-from test_cli_metrics import run, write_csv
+from test_cli_metrics import write_csv
 
 arrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402

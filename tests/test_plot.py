@@ -1,11 +1,10 @@
 """``macc plot``: every kind draws what lies in run folders and files, or says what is missing and how to make it."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
+from command import run
 from macc import metrics, training
 from macc.metrics import _files
 from macc.report import kinds
@@ -141,22 +140,15 @@ def test_sources_get_names_that_tell_them_apart(tmp_path):
     assert [s.name for s in name_apart(same)] == ["a, 1", "a, 2"]
 
 
-def test_the_command_line_draws_and_lists(tmp_path):
-    def macc(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "macc", "plot", *map(str, words)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
-
+def test_the_command_line_draws_and_lists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert [line.split()[0] for line in kinds.listing().splitlines()] == list(kinds.KINDS)
-    drawn = macc("confidence", plain_run())
-    assert (drawn.returncode, drawn.stdout, drawn.stderr) == (0, "confidence.svg\n", "")
-    wrong = macc("gap", plain_run(), "-o", "gap.png")
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("macc: ")
-    assert wrong.stderr.count("\n") == 1
+    drawn = run("plot", "confidence", plain_run())
+    assert drawn == (0, "confidence.svg\n", "")
+    wrong = run("plot", "gap", plain_run(), "-o", "gap.png")
+    assert wrong.code == 2
+    assert wrong.err.startswith("macc: ")
+    assert wrong.err.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["confidence.svg"]
 
 

@@ -1,15 +1,13 @@
 """The promise of a threshold, kept over many validation sets; and the two commands that repair predictions."""
 
 import json
-import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from command import run
 from macc import metrics, posthoc
-from macc.cli import main
 from stored import arrays
 from test_posthoc_contract import data
 
@@ -113,33 +111,17 @@ def test_everything_can_be_accepted():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """The command line, in this process."""
-
-    def call(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sys.argv", ["macc", *arguments])
-        shown = warnings.showwarning
-        with pytest.raises(SystemExit) as end:
-            main()
-        warnings.showwarning = shown
-        output = capsys.readouterr()
-        return SimpleNamespace(returncode=end.value.code or 0, stdout=output.out, stderr=output.err)
-
-    return call
-
-
-@pytest.fixture
-def files(tmp_path):
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for name, seed in (("val", 0), ("test", 1)):
         logits, labels = data(900, 3, seed=seed, dtype=np.float32)
         np.savez(tmp_path / f"{name}.npz", logits=logits, labels=labels)
     return tmp_path
 
 
-def test_calibrate_writes_probabilities_and_the_calibrator(run, files):
+def test_calibrate_writes_probabilities_and_the_calibrator(files):
     result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--json", "r.json")
-    assert result.returncode == 0, result.stderr
+    assert result.code == 0, result.err
     fitted = posthoc.load(files / "test-calibrated.json")
     given, written = arrays(files / "test.npz"), arrays(files / "test-calibrated.npz")
 
@@ -150,24 +132,24 @@ def test_calibrate_writes_probabilities_and_the_calibrator(run, files):
     assert numbers["after"]["nll"]["value"] == pytest.approx(metrics.nll(written["probs"], written["labels"]))
     assert numbers["after"]["nll"]["high"] < numbers["before"]["nll"]["low"]
     assert numbers["before_minus_after"]["nll"]["low"] > 0
-    assert "Temperature (temperature" in result.stdout
-    assert "+0.00" not in result.stdout.split("NLL")[0].split("accuracy")[0]
+    assert "Temperature (temperature" in result.out
+    assert "+0.00" not in result.out.split("NLL")[0].split("accuracy")[0]
 
 
-def test_calibrate_chooses_by_itself_and_reads_probabilities(run, files):
+def test_calibrate_chooses_by_itself_and_reads_probabilities(files):
     for name in ("val", "test"):
         given = arrays(files / f"{name}.npz")
         probs = np.exp(given["logits"].astype(np.float64))
         np.savez(files / f"{name}.npz", probs=probs / probs.sum(1, keepdims=True), labels=given["labels"])
     result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--method", "auto", "-o", "out.npz")  # fmt: skip
 
-    assert result.returncode == 0, result.stderr
-    assert "NLL, 5 folds" in result.stdout
+    assert result.code == 0, result.err
+    assert "NLL, 5 folds" in result.out
     assert (files / "out.json").exists()
-    assert run("evaluate", "out.npz").returncode == 0
+    assert run("evaluate", "out.npz").code == 0
 
 
-def test_calibrate_pools_files_and_folders(run, files):
+def test_calibrate_pools_files_and_folders(files):
     (files / "more").mkdir()
     given = arrays(files / "val.npz")
     for i, part in enumerate(np.array_split(np.arange(900), 3)):
@@ -177,21 +159,21 @@ def test_calibrate_pools_files_and_folders(run, files):
     twice = run(
         "calibrate", "--fit", "more/0.npz", "--fit", "more/1.npz", "--apply", "test.npz", "-o", "c.npz"
     )
-    assert (once.returncode, folder.returncode, twice.returncode) == (0, 0, 0), folder.stderr
+    assert (once.code, folder.code, twice.code) == (0, 0, 0), folder.err
     one, two, three = (posthoc.load(files / f"{name}.json").temperature for name in "abc")
 
     assert one == two
     assert one != three
-    assert "fitted to 600 samples" in twice.stdout
+    assert "fitted to 600 samples" in twice.out
     np.savez(files / "other.npz", logits=given["logits"][:, :2], labels=given["labels"] % 2)
     bad = run("calibrate", "--fit", "val.npz", "--fit", "other.npz", "--apply", "test.npz")
-    assert (bad.returncode, bad.stderr) == (
+    assert (bad.code, bad.err) == (
         2,
         "macc: val.npz and other.npz have other classes; they cannot be pooled\n",
     )
     (files / "empty").mkdir()
     bad = run("calibrate", "--fit", "empty", "--apply", "test.npz")
-    assert "empty has no .npz files" in bad.stderr
+    assert "empty has no .npz files" in bad.err
 
 
 @pytest.mark.parametrize(
@@ -204,29 +186,29 @@ def test_calibrate_pools_files_and_folders(run, files):
         (["--method", "beta", "--grid"], "--grid is of the method temperature"),
     ],
 )
-def test_calibrate_refuses_in_one_line_and_writes_nothing(run, files, arguments, message):
+def test_calibrate_refuses_in_one_line_and_writes_nothing(files, arguments, message):
     before = sorted(files.iterdir())
     result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", *arguments)
 
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
     assert sorted(files.iterdir()) == before
 
 
-def test_threshold_command(run, files):
+def test_threshold_command(files):
     same = run("calibrate", "--fit", "val.npz", "--apply", "val.npz", "-o", "v.npz")
-    assert "the same samples, before and after" in same.stdout
+    assert "the same samples, before and after" in same.out
     run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "-o", "t.npz")
     good = run("threshold", "v.npz", "--risk", "0.2", "--check", "t.npz", "--json", "t.json")
-    assert good.returncode == 0, good.stdout
-    assert "t.npz: It held" in good.stdout
+    assert good.code == 0, good.out
+    assert "t.npz: It held" in good.out
     assert json.loads((files / "t.json").read_text())["check"]["held"] is True
     none = run("threshold", "v.npz", "--risk", "0.001")
-    assert none.returncode == 1
-    assert none.stdout.startswith("No threshold can promise")
+    assert none.code == 1
+    assert none.out.startswith("No threshold can promise")
     bad = run("threshold", "v.npz", "--risk", "2")
-    assert (bad.returncode, bad.stderr) == (
+    assert (bad.code, bad.err) == (
         2,
         "macc: risk must lie in (0, 1), got 2.0; write 0.02 for 2 %\n",
     )

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 import macc
+from command import run
 from macc import training
 from macc.data import Part, Splits
 from macc.report import _tables, page
@@ -232,20 +232,16 @@ def test_errors_leave_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_says_how_to_open_it(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-m", "macc", "report", str(plain_run()), "-o", "a.html"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+def test_the_command_says_how_to_open_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("report", plain_run(), "-o", "a.html")
 
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [
         "report: a.html",
         f"  open it in a browser: {(tmp_path / 'a.html').as_uri()}",
     ]
-    assert result.stderr == ""
+    assert result.err == ""
 
 
 def test_without_jinja_the_error_names_the_extra(monkeypatch, tmp_path):

@@ -1,14 +1,13 @@
 """Figures and the report of an experiment: its numbers, its rule, its files, and what is missing."""
 
 import dataclasses
-import os
 import re
-import subprocess
 import sys
 from typing import get_args
 
 import pytest
 
+from command import run
 from macc import experiments, metrics, training
 from macc.experiments import _file
 from macc.experiments._run import folder_of
@@ -144,8 +143,8 @@ def test_a_figure_without_its_predictions_is_left_out_and_said(done, tmp_path):
     with pytest.raises(ValueError, match="is missing or not finished; an experiment's report needs its run"):
         experiment.write(copy)
     (copy / "result.json").write_text(result.replace('"figure": "certainty"', '"figure": "nothing"'))
-    for run in folder.parent.parent.glob("digits-*"):
-        (tmp_path / run.name).symlink_to(run)
+    for trained in folder.parent.parent.glob("digits-*"):
+        (tmp_path / trained.name).symlink_to(trained)
 
     page, *files = experiment.write(copy)
     assert files == []
@@ -162,20 +161,16 @@ def test_the_figures_of_the_paper_are_experiments(name):
     assert found.moments == (name in ("fig2", "fig3"))
 
 
-def test_an_experiment_ends_by_saying_how_to_open_its_report(tmp_path):
+def test_an_experiment_ends_by_saying_how_to_open_its_report(tmp_path, monkeypatch):
     file = tmp_path / "tiny.yaml"
     file.write_text(
         "datasets: digits\nmethods: [CrossEntropy]\nseeds: 1\nset: {epochs: 1}\ntests: {test: test}\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-m", "macc", "run", str(file), "--scale", "smoke", "--workers", "1"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = run("run", file, "--scale", "smoke", "--workers", "1")
 
-    assert result.returncode == 0, result.stderr
+    assert result.code == 0, result.err
     page = tmp_path / "runs" / "experiments" / "tiny-smoke" / "report.html"
-    assert f"open it in a browser: {page.as_uri()}" in result.stdout
+    assert f"open it in a browser: {page.as_uri()}" in result.out
     assert page.is_file()

@@ -1,8 +1,6 @@
 """After training: other data, noise, moments, ensembles; and the commands for them."""
 
 import json
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from command import run
 from macc import data, metrics, training
 from macc.training import recipe as recipes
 from stored import arrays
@@ -32,17 +31,11 @@ def runs(tmp_path_factory):
     return found
 
 
-def macc(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "macc", *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
-
-
 def test_shifted_test_sets_by_the_command(runs):
-    result = macc("predict", runs[0].path, "--data", "digits")
+    result = run("predict", runs[0].path, "--data", "digits")
 
-    assert result.returncode == 0, result.stderr
-    assert len(result.stdout.splitlines()) == 10
+    assert result.code == 0, result.err
+    assert len(result.out.splitlines()) == 10
     clean, labels = runs[0].predictions("test")
     light, _ = runs[0].predictions("digits/noise-1")
     heavy, noisy_labels = runs[0].predictions("digits/noise-5")
@@ -72,11 +65,11 @@ def test_moments(runs, tmp_path):
 
 
 def test_moments_need_a_head(runs, tmp_path):
-    result = macc("predict", runs[2].path, "--moments")
+    result = run("predict", runs[2].path, "--moments")
 
-    assert result.returncode == 2
-    assert "has no MC-dropout head" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert result.code == 2
+    assert "has no MC-dropout head" in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_perturbed_validation_logits_fall_in_equal_steps_to_chance(runs, tmp_path):
@@ -112,11 +105,11 @@ def test_other_classes_are_refused(runs):
 
 def test_the_mean_of_probabilities(runs, tmp_path):
     path = tmp_path / "ensemble.npz"
-    result = macc("ensemble", runs[0].path, runs[1].path, runs[2].path, "-o", path)
+    result = run("ensemble", runs[0].path, runs[1].path, runs[2].path, "-o", path)
     found = arrays(path)
     expected = torch.stack([run.predictions("test")[0].double().softmax(1) for run in runs]).mean(0)
 
-    assert result.stdout.strip() == str(path)
+    assert result.out.strip() == str(path)
     np.testing.assert_allclose(found["probs"], expected.numpy(), rtol=1e-12)
     np.testing.assert_allclose(torch.from_numpy(found["logits"]).double().softmax(1), expected, rtol=1e-5)
     one = [metrics.nll(run.predictions("test")[0], found["labels"], from_logits=True) for run in runs]
@@ -149,7 +142,7 @@ def test_damaged_weights_are_one_sentence(runs, tmp_path):
 
 
 def test_the_train_command_says_what_it_did(tmp_path):
-    result = macc(
+    result = run(
         "train",
         "digits",
         "--scale",
@@ -161,19 +154,19 @@ def test_the_train_command_says_what_it_did(tmp_path):
         "--out",
         tmp_path,
     )
-    lines = result.stdout.splitlines()
+    lines = result.out.splitlines()
 
-    assert result.returncode == 0, result.stderr
+    assert result.code == 0, result.err
     assert lines[0] == "digits, small_cnn (scale: smoke): CrossEntropy; no MC-dropout head"
     assert lines[1].startswith("1295 samples to train, 143 to validate, 359 to test; 1 epochs on ")
     assert lines[2].startswith("epoch 1/1  CrossEntropy ")
     assert "val acc " in lines[2]
     assert "ECE " in lines[2]
     assert "0 s left" in lines[2]
-    assert "accuracy %" in result.stdout
-    assert "best.safetensors" in result.stdout
-    assert result.stderr == ""
-    again = macc(
+    assert "accuracy %" in result.out
+    assert "best.safetensors" in result.out
+    assert result.err == ""
+    again = run(
         "train",
         "digits",
         "--scale",
@@ -185,17 +178,17 @@ def test_the_train_command_says_what_it_did(tmp_path):
         "--out",
         tmp_path,
     )
-    assert "is finished already" in again.stdout
+    assert "is finished already" in again.out
 
 
 def test_recipes_by_the_command():
-    shown = macc("recipe", "list").stdout.splitlines()
+    shown = run("recipe", "list").out.splitlines()
     assert [line.split()[0] for line in shown] == recipes.names()
     assert next(line for line in shown if line.startswith("svhn")).endswith(
         "not yet: needs the data set svhn"
     ) or ("svhn" in data.known())
-    text = macc("recipe", "show", "cifar10", "--loss", "CrossEntropy", "--set", "epochs=200").stdout
+    text = run("recipe", "show", "cifar10", "--loss", "CrossEntropy", "--set", "epochs=200").out
     assert "last_factor: 0.1  # auto: the baselines' setting" in text
     assert "loss: CrossEntropy  # --loss" in text
     assert "epochs: 200  # --set epochs=200" in text
-    assert json.loads(macc("recipe", "schema").stdout)["title"] == "macc recipe"
+    assert json.loads(run("recipe", "schema").out)["title"] == "macc recipe"
