@@ -324,6 +324,25 @@ class TestCells:
 
         assert both.values == pytest.approx([(x + y) / 2 for x, y in zip(a.values, b.values, strict=True)])
         assert (both.low, both.high) == pytest.approx(interval(both.values))
+        assert result.rules("Both") == ["val_accuracy"]
+
+    def test_an_average_is_shown_by_both_rules_where_they_differ(self):
+        def cell(dataset, rule, value):
+            return Cell(dataset, "test", "M", rule, "ece", (value, value), None, None, None)
+
+        same, apart = (
+            [cell("A", "val_accuracy", 0.1), cell("A", "val_nll", 0.1)],
+            [cell("Mean", "val_accuracy", 0.1), cell("Mean", "val_nll", 0.2)],
+        )
+        tests = {"A": ["test"], "Mean": ["test"]}
+        result = Result("x", "", "table", "full", "0", 2, ["ece"], {}, ["A", "Mean"], ["M"], tests)
+        result.cells += same + apart
+
+        assert list(result.blocks()) == [
+            ("A", "test", "val_accuracy"),
+            ("Mean", "test", "val_accuracy"),
+            ("Mean", "test", "val_nll"),
+        ]
 
 
 def test_a_pareto_front_is_printed():

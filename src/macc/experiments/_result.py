@@ -124,13 +124,16 @@ class Result:
         return cast("Mapping[tuple[str, ...], Cell]", self.__dict__["_by_key"])
 
     def rules(self, dataset: str) -> list[str]:
-        """The rules that select different runs: the first, and the second where it differs somewhere."""
-        chosen: dict[str, dict[tuple[str, int], str]] = {}
+        """The rules of selection with different runs or, of an average, values: the first, and the second where it differs."""
+        found: dict[str, dict[tuple[str | int, ...], Any]] = {}
         for run in self.runs:
             if run.dataset == dataset:
-                chosen.setdefault(run.rule, {})[run.method, run.seed] = run.folder
-        first, *others = chosen or {"val_accuracy": {}}
-        return [first, *(rule for rule in others if chosen[rule] != chosen[first])]
+                found.setdefault(run.rule, {})[run.method, run.seed] = run.folder
+        for cell in self.cells:
+            if cell.dataset == dataset:
+                found.setdefault(cell.rule, {})[cell.test, cell.method, cell.metric] = cell.values
+        first, *others = found or {"val_accuracy": {}}
+        return [first, *(rule for rule in others if found[rule] != found[first])]
 
     def blocks(self) -> Iterator[tuple[str, str, str]]:
         """Data set, test and rule of every table to print."""
