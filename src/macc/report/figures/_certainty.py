@@ -1,6 +1,6 @@
 """What the MACC term aligns: certainty under dropout against confidence."""
 
-import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from macc.heads import LogitMoments
 from macc.metrics import evaluate
 from macc.metrics._inputs import Array, predictions
+from macc.metrics._intervals import Estimate
 from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, panel
 
 if TYPE_CHECKING:
@@ -97,8 +98,37 @@ def sce_by_certainty(
         >>> len(figure.axes[0].collections[0].get_offsets())
         6
     """
-    from scipy import stats
+    return draw_groups(
+        groups_by_certainty(probs, labels, certainty, group=group, from_logits=from_logits), ax
+    )
 
+
+@dataclass(frozen=True)
+class Groups:
+    """Samples in the order of their mean certainty over classes, cut into groups of equal size."""
+
+    size: int
+    certainty: tuple[float, ...]
+    """Its mean in each group."""
+    sce: tuple[Estimate, ...]
+
+    def correlation(self) -> tuple[float, float] | None:
+        """Pearson's and Spearman's, of certainty and SCE over the groups; none where all groups are alike."""
+        from scipy import stats
+
+        values = [estimate.value for estimate in self.sce]
+        if len(set(self.certainty)) < 2 or len(set(values)) < 2:
+            return None
+        pearson, spearman = (
+            test(self.certainty, values).statistic for test in (stats.pearsonr, stats.spearmanr)
+        )
+        return float(pearson), float(spearman)
+
+
+def groups_by_certainty(
+    probs: Array, labels: Array, certainty: Array, *, group: int | None = None, from_logits: bool = False
+) -> Groups:
+    """What :func:`sce_by_certainty` draws."""
     given = predictions(probs, labels, from_logits=from_logits)
     scores, targets = given.matrix().cpu(), given.labels.cpu()
     mean = torch.as_tensor(certainty).double().mean(dim=1).cpu()
@@ -106,24 +136,33 @@ def sce_by_certainty(
         raise ValueError(
             f"certainty has {len(mean)} samples and labels has {len(targets)}; they must pair up"
         )
-    count = group_count(len(targets), group)
-    parts = mean.argsort(stable=True).tensor_split(count)
-    found = [evaluate(scores[part], targets[part], metrics=["sce"], resamples=200)["sce"] for part in parts]
-    x = [float(mean[part].mean()) for part in parts]
-    y = [1000 * estimate.value for estimate in found]
+    parts = mean.argsort(stable=True).tensor_split(group_count(len(targets), group))
+    return Groups(
+        len(targets) // len(parts),
+        tuple(float(mean[part].mean()) for part in parts),
+        tuple(evaluate(scores[part], targets[part], metrics=["sce"], resamples=200)["sce"] for part in parts),
+    )
+
+
+def draw_groups(groups: Groups, ax: "Axes | None" = None) -> "Figure":
+    """Draw the SCE of groups against their certainty."""
+    x, y = groups.certainty, [1000 * estimate.value for estimate in groups.sce]
+    below = [max(0.0, 1000 * (estimate.value - estimate.low)) for estimate in groups.sce]
+    above = [max(0.0, 1000 * (estimate.high - estimate.value)) for estimate in groups.sce]
+    floors = [1000 * (estimate.noise_floor or 0) for estimate in groups.sce]
+    found = groups.correlation()
+    words = "no correlation: all groups are alike"
+    if found is not None:
+        words = "Pearson r {:+.2f}, Spearman ρ {:+.2f}".format(*found).replace("-", "−")
     with panel(ax) as ax:
-        limits = [
-            [max(0.0, v - 1000 * e.low) for v, e in zip(y, found, strict=True)],
-            [max(0.0, 1000 * e.high - v) for v, e in zip(y, found, strict=True)],
-        ]
-        text = f"groups of about {len(targets) // count} samples"
-        ax.scatter(x, y, color=BLUE, s=26, zorder=3, label=text)
-        ax.errorbar(x, y, yerr=limits, fmt="none", ecolor=BLUE, alpha=0.5, elinewidth=1, capsize=2, zorder=2)
-        floors = [1000 * (e.noise_floor or 0) for e in found]
+        ax.scatter(x, y, color=BLUE, s=26, zorder=3, label=f"groups of about {groups.size} samples")
+        ax.errorbar(
+            x, y, yerr=[below, above], fmt="none", ecolor=BLUE, alpha=0.5, elinewidth=1, capsize=2, zorder=2
+        )
         ax.scatter(x, floors, color=FAINT, marker="_", s=60, zorder=2, label="by chance alone")
         ax.legend(loc="best")
-        ax.set(xlabel=f"mean certainty\n{_correlation(x, y, stats)}", ylabel="SCE (1e-3)")
-        ax.set_ylim(bottom=0, top=1.25 * max(v + e for v, e in zip(y, limits[1], strict=True)))
+        ax.set(xlabel=f"mean certainty\n{words}", ylabel="SCE (1e-3)")
+        ax.set_ylim(bottom=0, top=1.25 * max(v + e for v, e in zip(y, above, strict=True)))
         ax.grid(axis="y", color=RULE)
     return figure_of(ax)
 
@@ -140,11 +179,3 @@ def group_count(samples: int, group: int | None) -> int:
             raise ValueError(f"{samples} samples do not make two groups of {group}; choose smaller groups")
         return samples // group
     return max(FEWEST, min(MOST, samples // GROUP))
-
-
-def _correlation(x: list[float], y: list[float], stats: "object") -> str:
-    if len(set(x)) < 2 or len(set(y)) < 2:
-        return "no correlation: all groups are alike"
-    pearson, spearman = (float(getattr(stats, name)(x, y).statistic) for name in ("pearsonr", "spearmanr"))
-    shown = [f"{value:+.2f}".replace("-", "−") for value in (pearson, spearman) if math.isfinite(value)]
-    return f"Pearson r {shown[0]}, Spearman ρ {shown[1]}"
