@@ -1,7 +1,8 @@
 """The pages of results and of performance: collects what experiments found and writes the pages' tables.
 
-    python -m benchmarks.evidence collect RUNS    # result.json of RUNS/experiments into results/
-    python -m benchmarks.evidence write           # results/*.json into the pages
+    python -m benchmarks.evidence collect RUNS           # result.json of RUNS/experiments into results/
+    python -m benchmarks.evidence certainty RUNS DATA    # certainty of the runs with dropout into results/
+    python -m benchmarks.evidence write                  # results/*.json into the pages
 
 The pages' tables come from the committed JSON alone; a test sees to it that they agree.
 """
@@ -10,8 +11,9 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from matplotlib import rc_context
@@ -20,15 +22,20 @@ from matplotlib.figure import Figure
 
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
-from macc import experiments, metrics
+from macc import experiments, metrics, training
 from macc.experiments._result import Result, paired_p
+from macc.report._sources import open_sources
+from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
+from macc.report.figures._style import grid, style
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
 IMAGES = ROOT / "docs" / "images"
 SPEED = RESULTS / "performance.json"
 PAGES = (PAGE, ROOT / "docs" / "performance.md")
-ORDER = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10", "ablation", "cifar10_search")
+CERTAINTY = RESULTS / "certainty.json"
+COMPARED = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
+ORDER = (*COMPARED, "ablation", "cifar10_search")
 METRICS = {"ece": -1, "sce": -1, "nll": -1, "accuracy": 1}
 """What is compared, and whether more of it is better."""
 RIVALS = {
@@ -56,13 +63,16 @@ class Verdict:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``collect RUNS`` or ``write``."""
+    """``collect RUNS``, ``certainty RUNS DATA`` or ``write``."""
     if arguments[:1] == ["collect"] and len(arguments) == 2:
         collect(Path(arguments[1]))
+    elif arguments[:1] == ["certainty"] and len(arguments) == 3:
+        collect_certainty(Path(arguments[1]), Path(arguments[2]))
     elif list(arguments) == ["write"]:
         TABLES.write_text(tables_page())
         draw_growth(IMAGES / "growth.svg")
         draw_timing(IMAGES / "timing.svg")
+        draw_certainty(IMAGES / "certainty.svg")
         for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
@@ -84,13 +94,47 @@ def collect(runs: Path) -> None:
                 print(f"results/{name}.json: {len(text) // 1000} kB")
 
 
+def collect_certainty(runs: Path, data: Path) -> None:
+    """SCE by certainty on the test sets, of cross-entropy trained with dropout alone: the paper's figure 2."""
+    rows = []
+    for name in COMPARED:
+        result = read(name)
+        for run in result.runs if result is not None else ():
+            if (run.method, run.rule) != ("NLL+dropout", "val_accuracy"):
+                continue
+            with TemporaryDirectory() as folder:
+                trained = training.open_run(runs / run.folder)
+                training.predict(trained, out=folder, moments=True, root=data)
+                moments, labels = open_sources([Path(folder) / "test.npz"])[0].moments()
+            groups = groups_by_certainty(moments.mean, labels, moments.certainty, from_logits=True)
+            rows.append(
+                {
+                    "data": data_name(name, run.dataset),
+                    "seed": run.seed,
+                    "samples": len(labels),
+                    **asdict(groups),
+                }
+            )
+            print(f"{run.dataset}, seed {run.seed}: {len(groups.sce)} groups", flush=True)
+    text = json.dumps(rounded(rows), separators=(",", ":"))
+    CERTAINTY.write_text(text.replace('},{"data"', '},\n{"data"') + "\n")
+
+
+def data_name(experiment: str, dataset: str) -> str:
+    """What a reader calls the data."""
+    names = {"chest_xray": "chest X-rays", "pacs_a": "PACS, photo to cartoon and sketch"}
+    if experiment == "pacs_b":
+        return f"PACS, {dataset.lower()} to the others"
+    return names.get(experiment, dataset)
+
+
 def rounded(value: Any) -> Any:
     """Numbers to seven digits: more are noise, and take room."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def read(name: str) -> Result | None:
@@ -117,7 +161,13 @@ def filled(page: str) -> str:
     """The page with every ``<!-- begin NAME -->`` block written anew."""
 
     def block(match: re.Match[str]) -> str:
-        own = {"ratios": ratios, "growth": growth, "timing": timing, "ablation": ablation}
+        own = {
+            "ratios": ratios,
+            "growth": growth,
+            "timing": timing,
+            "ablation": ablation,
+            "certainty": certainty,
+        }
         text = own.get(match[1], lambda: matrix(match[1]))()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
 
@@ -159,6 +209,48 @@ def growth() -> str:
 def timing() -> str:
     """Whole epochs by each way to get moments."""
     return experiments.render(experiments.load_result(RESULTS / "timing.json"), "md")
+
+
+def certainty_groups() -> dict[str, list[tuple[int, Groups]]]:
+    """Of each data set, for each seed: the number of samples, and the groups."""
+    found: dict[str, list[tuple[int, Groups]]] = {}
+    for row in json.loads(CERTAINTY.read_text()):
+        estimates = tuple(metrics.Estimate(**estimate) for estimate in row["sce"])
+        groups = Groups(row["size"], tuple(row["certainty"]), estimates)
+        found.setdefault(row["data"], []).append((row["samples"], groups))
+    return found
+
+
+def certainty() -> str:
+    """Correlations of certainty and SCE, over seeds."""
+    lines = [
+        "| test set | samples | groups | seeds | Pearson's r, from … to | Spearman's, from … to |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, seeds in certainty_groups().items():
+        samples, first = seeds[0]
+        pairs = [found for _, groups in seeds if (found := groups.correlation()) is not None]
+        spans = [f"{min(values):+.2f} … {max(values):+.2f}" for values in zip(*pairs, strict=True)]
+        lines.append(f"| {name} | {samples} | {len(first.sce)} | {len(seeds)} | {' | '.join(spans)} |")
+    return "\n".join(lines)
+
+
+def draw_certainty(path: Path) -> None:
+    """SCE against certainty, the first seed of each data set; of PACS one way is enough."""
+    found = {
+        name: seeds[0][1] for name, seeds in certainty_groups().items() if not name.endswith("the others")
+    }
+    with style():
+        figure, rows = grid(-(-len(found) // 3), 3, (3.4, 3.0))
+        axes = [ax for row in rows for ax in row]
+        for ax, (name, groups) in zip(axes, found.items(), strict=False):
+            draw_groups(groups, ax)
+            ax.set_title(f"{name}\n{len(groups.sce)} groups of about {groups.size} samples")
+            if (legend := ax.get_legend()) is not None:
+                legend.remove()
+        for ax in axes[len(found) :]:
+            ax.set_axis_off()
+        save(figure, path)
 
 
 def draw_growth(path: Path) -> None:
