@@ -10,6 +10,7 @@ The pages' tables come from the committed JSON alone; a test sees to it that the
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,6 +168,7 @@ def filled(page: str) -> str:
             "timing": timing,
             "ablation": ablation,
             "certainty": certainty,
+            "summary": summary,
         }
         text = own.get(match[1], lambda: matrix(match[1]))()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
@@ -380,25 +382,60 @@ def chosen_blocks(result: Result) -> Iterator[tuple[str, str, str]]:
 
 def label(dataset: str, test: str, rule: str) -> str:
     """Data set and test, and how was selected where not by the paper's rule."""
-    where = "in domain" if test == "test" else test
-    return f"{dataset}, {where}{', by NLL' if rule == 'val_nll' else ''}"
+    return f"{dataset}, {where_of(test)}{', by NLL' if rule == 'val_nll' else ''}"
+
+
+def where_of(test: str) -> str:
+    """A test's name; that of the data set's own test split is ``in domain``."""
+    return "in domain" if test == "test" else test
 
 
 def compared(result: Result, dataset: str, test: str, rule: str, method: str) -> list[str]:
     """One field for each rival: the difference in ECE, and the four signs."""
+    found = judged(result, dataset, test, rule, method)
+    return [
+        f"{100 * row['ece'][0]:+.2f} `{' '.join(sign for _, sign in row.values())}`" if row else ""
+        for row in found.values()
+    ]
+
+
+def judged(
+    result: Result, dataset: str, test: str, rule: str, method: str
+) -> dict[str, dict[str, tuple[float, str]]]:
+    """Of each rival in ``RIVALS``, for each metric: MACC minus the rival, and the sign after Holm's correction over rivals."""
     base = method.removesuffix(" closed form")
-    rivals = [mapping.get(base, title) for title, mapping in RIVALS.items()]
-    signs: dict[str, list[str]] = {rival: [] for rival in rivals}
-    first: dict[str, str] = {}
+    rivals = {title: mapping.get(base, title) for title, mapping in RIVALS.items()}
+    found: dict[str, dict[str, tuple[float, str]]] = {title: {} for title in rivals}
     for metric, direction in METRICS.items():
-        verdicts = {rival: versus(result, dataset, test, rule, metric, method, rival) for rival in rivals}
-        present = {rival: verdict for rival, verdict in verdicts.items() if verdict is not None}
+        verdicts = {
+            title: versus(result, dataset, test, rule, metric, method, rival)
+            for title, rival in rivals.items()
+        }
+        present = {title: verdict for title, verdict in verdicts.items() if verdict is not None}
         corrected = metrics.holm([verdict.p for verdict in present.values()])
-        for (rival, verdict), p in zip(present.items(), corrected, strict=True):
-            signs[rival].append(verdict.sign(direction, p))
-            if metric == "ece":
-                first[rival] = f"{100 * verdict.difference:+.2f}"
-    return [f"{first[rival]} `{' '.join(signs[rival])}`" if rival in first else "" for rival in rivals]
+        for (title, verdict), p in zip(present.items(), corrected, strict=True):
+            found[title][metric] = verdict.difference, verdict.sign(direction, p)
+    return found
+
+
+def summary() -> str:
+    """How often MACC is better, cannot be told apart, and is worse, over all data sets, forms of it and rules."""
+    tally: Counter[tuple[str, str, str, str]] = Counter()
+    for result in filter(None, map(read, COMPARED)):
+        for dataset, test, rule in chosen_blocks(result):
+            where = "in domain" if where_of(test) == "in domain" else "under shift"
+            for method in result.methods:
+                if "+MACC" in method:
+                    for title, row in judged(result, dataset, test, rule, method).items():
+                        tally.update((where, title, metric, sign) for metric, (_, sign) in row.items())
+    lines = ["| | against | ECE | SCE | NLL | accuracy |", "|---|---|---|---|---|---|"]
+    for where in ("in domain", "under shift"):
+        for title in RIVALS:
+            counts = [
+                " / ".join(str(tally[where, title, metric, sign]) for sign in "+·-") for metric in METRICS
+            ]
+            lines.append(f"| {where} | {title} | {' | '.join(counts)} |")
+    return "\n".join(lines)
 
 
 def versus(
