@@ -510,3 +510,8 @@ class TestConventional:
     def test_one_pass_has_no_variance(self):
         with pytest.raises(ValueError, match="at least two"):
             macc.conventional_moments(macc.attach(Cnn()), IMAGES, samples=1)
+
+
+def test_a_layer_named_in_a_linear_model_is_refused():
+    with pytest.raises(ValueError, match="is itself a linear layer and has none called 'fc'"):
+        macc.attach(nn.Linear(4, 3), layer="fc")

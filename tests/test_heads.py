@@ -470,3 +470,10 @@ class TestMCDropout:
             output = layer(features(dtype=torch.bfloat16))
 
         assert output.variance.dtype == torch.float32
+
+
+def test_moments_are_not_computed_with_as_logits():
+    output = LogitMoments(torch.zeros(2, 3), torch.ones(2, 3))
+    for compute in (lambda: 2 * output, lambda: output / 2, lambda: output + output, lambda: -output):
+        with pytest.raises(TypeError, match=r"compute with `output\.mean`"):
+            compute()

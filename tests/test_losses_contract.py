@@ -271,3 +271,24 @@ def test_every_loss_says_what_it_is_called_in_the_paper(name):
         "MACC",
     )
     assert "Example:" in getattr(losses, name).__doc__
+
+
+def test_no_label_is_left_out_unseen():
+    """-100 is what `F.cross_entropy` skips; here it is out of range, in compiled code too."""
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, -100, -100])
+    for loss in (losses.CrossEntropy(), losses.LabelSmoothing()):
+        with pytest.raises(ValueError, match="got -100 at index 2"):
+            loss(logits, labels)
+        with pytest.raises((IndexError, RuntimeError), match="-100 is out of bounds"):
+            torch.compile(loss, backend="eager")(logits, labels)
+
+
+def test_soft_labels_in_half_precision_and_with_negative_entries():
+    thirds = torch.full((1, 3), 1 / 3, dtype=torch.bfloat16)
+    assert losses.CrossEntropy()(torch.zeros(1, 3), thirds).isfinite()
+    with pytest.raises(ValueError, match=r"row 0 has the entry -0\.5"):
+        losses.CrossEntropy()(torch.zeros(1, 2), torch.tensor([[1.5, -0.5]]))
+
+
+def test_a_criterion_in_half_precision_prints():
+    assert str(losses.CrossEntropy(weight=[1, 2.5]).bfloat16()) == "CrossEntropy(weight=[1, 2.5])"

@@ -171,3 +171,14 @@ def test_two_readers_do_not_share_memory():
     ):
         np.testing.assert_array_equal(one.probs.numpy(), PROBS)
         np.testing.assert_array_equal(two.probs.numpy(), other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rows_of_many_classes_are_checked_too(dtype):
+    labels = torch.zeros(100, dtype=torch.long)
+    good = torch.randn(100, 1000, generator=torch.Generator().manual_seed(0)).softmax(1).to(dtype)
+    metrics.ece(good, labels)
+    with pytest.raises(ValueError, match="row 0 of probs sums to"):
+        metrics.ece(4 * good, labels)
+    with pytest.raises(ValueError, match="row 0 of probs sums to 0"):
+        metrics.ece(torch.zeros_like(good), labels)

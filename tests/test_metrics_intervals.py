@@ -76,3 +76,14 @@ def test_a_higher_level_gives_a_wider_interval():
     for name in narrow.metrics:
         assert wide[name].low <= narrow[name].low, name
         assert wide[name].high >= narrow[name].high, name
+
+
+def test_the_calibration_part_of_the_brier_score_may_exceed_one():
+    rng = np.random.default_rng(0)
+    confidence = rng.normal(0.97, 0.01, 2000).clip(0.9, 0.999)
+    labels = (rng.random(2000) < 0.8).astype(int)
+    found = metrics.evaluate(
+        np.stack([confidence, 1 - confidence], 1), labels, metrics=["brier_calibration"], resamples=200
+    )["brier_calibration"]
+
+    assert 1 < found.low < found.value < found.high < 2

@@ -322,3 +322,21 @@ def test_many_classes_have_fewer_groups():
         Partial(2).update(*sample(10))
     with pytest.raises(ValueError, match="no samples were seen"):
         Partial(2).report()
+
+
+def test_few_samples_and_one_class_in_a_stream():
+    rng = np.random.default_rng(1)
+    few, same = Partial(2), Partial(3)
+    few.update(rng.dirichlet([1, 1], size=6), rng.integers(0, 2, 6))
+    same.update(rng.dirichlet([1, 1, 1], size=100), np.zeros(100, dtype=int))
+    ece, auroc = few.report()["ece"], same.report()["auroc"]
+
+    assert ece.low < ece.value < ece.high
+    assert np.isnan([auroc.value, auroc.low, auroc.high]).all()
+
+
+def test_empty_lines_of_a_csv_are_no_samples(tmp_path):
+    (tmp_path / "a.csv").write_text("label,a,b\n0,0.9,0.1\n1,0.2,0.8\n")
+    (tmp_path / "b.csv").write_text("label,a,b\n0,0.9,0.1\n\n1,0.2,0.8\n\n")
+
+    assert [_sources.open_source(tmp_path / name).num_rows for name in ("a.csv", "b.csv")] == [2, 2]

@@ -257,3 +257,22 @@ def test_every_calibrator_says_what_it_is():
     for name, kind in methods().items():
         assert kind.__module__.startswith("macc.posthoc._"), name
         assert "Example:" in inspect.getdoc(kind), name
+
+
+def test_best_tries_candidates_of_one_name_and_takes_a_single_one():
+    logits, labels = data(300, 3)
+    two = [lambda z, y: posthoc.Temperature.fit(z, y), lambda z, y: posthoc.Identity.fit(z, y)]
+    names = sorted(score.name.rpartition("<lambda>")[2] for score in posthoc.best(logits, labels, two).scores)
+
+    assert names == ["", ", 2"]
+    assert posthoc.best(logits, labels, "temperature").scores[0].name == "Temperature"
+
+
+def test_what_a_calibrator_tells_of_samples_is_refused_as_its_probabilities_are():
+    logits, labels = data(300, 3)
+    local, meta = posthoc.LocalTemperature.fit(logits, labels), posthoc.MetaCal.fit(logits, labels)
+    for call in (local.temperatures, meta.uncertain):
+        with pytest.raises(ValueError, match="logits has 2 classes, and this .* was fitted to 3"):
+            call(np.zeros((4, 2)))
+        with pytest.raises(ValueError, match="nan"):
+            call(np.full((4, 3), np.nan))

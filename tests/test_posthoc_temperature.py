@@ -118,3 +118,23 @@ def test_contradicted_logits_reach_the_upper_bound():
 
 def test_equal_logits_change_nothing():
     assert posthoc.Temperature.fit(torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])).temperature == 1
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-3, 1, 500, 1e6])
+def test_logits_of_any_scale_find_their_temperature(scale):
+    generator = torch.Generator().manual_seed(0)
+    truth = 2 * torch.randn(2000, 10, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(truth.softmax(1), 1, generator=generator)[:, 0]
+    once, scaled = (posthoc.Temperature.fit(factor * truth, labels) for factor in (1, scale))
+
+    assert scaled.temperature == pytest.approx(scale * once.temperature, rel=1e-5)
+    assert not scaled.at_bound
+
+
+@pytest.mark.parametrize("kind", ["LocalTemperature", "Beta", "VectorScaling", "MatrixScaling", "Dirichlet"])
+def test_a_temperature_at_its_bound_is_told_by_all_that_begin_with_one(kind):
+    logits = 10 * torch.eye(3, dtype=torch.float64).repeat(40, 1)
+    with pytest.warns(UserWarning, match="the temperature reached its bound 0.01: .* no errors"):
+        fitted = getattr(posthoc, kind).fit(logits, torch.arange(120) % 3)
+
+    assert "bound" in fitted.notes[0]

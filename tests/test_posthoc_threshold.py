@@ -212,3 +212,25 @@ def test_threshold_command(files):
         2,
         "macc: risk must lie in (0, 1), got 2.0; write 0.02 for 2 %\n",
     )
+
+
+def test_equal_confidences_are_accepted_together_or_not_at_all():
+    """Errors are counted where a threshold can be, so the limit shown never contradicts the promise."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        confidence = np.concatenate([0.99 - np.arange(20) * 1e-4, np.full(980, 0.9)])
+        labels = np.concatenate([np.zeros(20), rng.random(980) < 0.035]).astype(int)
+        found = posthoc.threshold(two_columns(1 - confidence), labels, risk=0.05)
+
+        assert found.threshold is None or (found.accepted == 1000 and found.bound <= 0.05)
+
+
+def test_the_order_of_equal_confidences_does_not_matter():
+    labels = np.repeat([0, 1], [1900, 100])
+    confidence = np.round(np.linspace(0.99, 0.6, 2000), 1)
+    shuffled = np.random.default_rng(1).permutation(2000)
+    one = posthoc.threshold(two_columns(1 - confidence), labels, risk=0.1)
+    two = posthoc.threshold(two_columns(1 - confidence[shuffled]), labels[shuffled], risk=0.1)
+
+    assert one == two
+    assert one.threshold is not None

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,30 @@ class LogitMoments(NamedTuple):
                 "(and call a transformers model without `labels=`)"
             )
         raise AttributeError(message)
+
+
+def _refuse_arithmetic(_: LogitMoments, *__: object) -> NoReturn:
+    raise TypeError(
+        "a model with an MC-dropout head returns mean and variance of the logits while training, and these cannot be "
+        "computed with as logits can; compute with `output.mean`, or do it before the layer that was attached to"
+    )
+
+
+# What a tuple does with these, repeating and joining, is never meant.
+for _operator in (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "matmul",
+    "rmatmul",
+    "neg",
+):
+    setattr(LogitMoments, f"__{_operator}__", _refuse_arithmetic)
 
 
 def _check_knobs(p: float, samples: int, estimator: str) -> None:
@@ -127,7 +151,7 @@ def _dropped(features: Tensor, p: float, samples: int) -> Tensor:
     if not plain or not 0 < kept < 2**16:
         return F.dropout(features.expand(shape), p=p, training=True)
     units = math.prod(shape)
-    bits = torch.empty(-(-units // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = torch.empty(-(-units // 4), dtype=torch.int64, device="cpu").random_(-(2**63), None)
     mask = bits.view(torch.int16)[:units].view(shape) < kept - 2**15
     return mask * (features * (2**16 / kept))
 
@@ -636,6 +660,10 @@ def _refuse_owner(owner: nn.Module, name: str) -> None:
 def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     """Dotted name of the linear layer that gives the logits; empty where the model is that layer."""
     if isinstance(model, nn.Linear):
+        if layer:
+            raise ValueError(
+                f"the model is itself a linear layer and has none called '{layer}'; leave `layer` out"
+            )
         return ""
     # nn.MultiheadAttention reads the weight of its output projection and never calls it as a layer.
     projection = nn.modules.linear.NonDynamicallyQuantizableLinear

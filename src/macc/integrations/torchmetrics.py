@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from macc.metrics._inputs import check_bins
+from macc.metrics._inputs import check_bins, check_num_classes
 from macc.metrics._streaming import Sums, summary
 
 try:
@@ -55,6 +55,7 @@ class CalibrationMetric(Metric):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_num_classes(num_classes)
         check_bins(bins)
         self.num_classes = num_classes
         self.bins = bins

@@ -15,6 +15,10 @@ from macc.heads import LogitMoments, at_least_float32, inside_transform
 Output = Tensor | LogitMoments
 
 
+# `F.cross_entropy` leaves out labels of -100 unless it is told another number; here no label is left out.
+NO_LABEL = torch.iinfo(torch.int32).min
+
+
 def values_readable(*tensors: Tensor) -> bool:
     """Whether values may be looked at without waiting for a device or breaking a graph or a vmap."""
     return (
@@ -112,15 +116,21 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
             f"{refused_by} is defined for class indices of shape (N,), got class probabilities; "
             "use `labels.argmax(1)`, or a loss that takes them such as CrossEntropy"
         )
+    tolerance = max(1e-3, 2 * torch.finfo(labels.dtype).eps)
     labels = labels.to(logits.dtype)
     if values_readable(labels):
-        sums = labels.sum(dim=1)
-        bad = (((sums - 1).abs() > 1e-3) | (labels < 0).any(dim=1) | sums.isnan()).nonzero()
+        sums, least = labels.sum(dim=1), labels.amin(dim=1)
+        bad = (~(((sums - 1).abs() <= tolerance) & (least >= 0))).nonzero()
         if len(bad):
             row = int(bad[0])
+            found = (
+                f"has the entry {float(least[row]):.4g}"
+                if least[row] < 0
+                else f"sums to {float(sums[row]):.4g}"
+            )
             raise ValueError(
-                f"soft labels must be probabilities that sum to 1 in each row, row {row} sums to "
-                f"{float(sums[row]):.4g}; multi-label targets are not supported"
+                f"soft labels must be probabilities that sum to 1 in each row, row {row} {found}; "
+                "multi-label targets are not supported"
             )
     return labels
 

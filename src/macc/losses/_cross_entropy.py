@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.losses._checks import Output
+from macc.losses._checks import NO_LABEL, Output
 from macc.losses._terms import Task
 
 
@@ -33,4 +33,6 @@ class CrossEntropy(Task):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """The formula."""
         logits, labels = self.checked(output, labels)
-        return self.weighted_mean(F.cross_entropy(logits, labels, reduction="none"), labels, logits.shape[1])
+        return self.weighted_mean(
+            F.cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL), labels, logits.shape[1]
+        )

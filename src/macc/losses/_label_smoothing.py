@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.losses._checks import Output, check_number
+from macc.losses._checks import NO_LABEL, Output, check_number
 from macc.losses._terms import Task
 
 
@@ -69,5 +69,7 @@ class LabelSmoothing(Task):
                     f"`alpha` must be at most (K-1)/K = {(classes - 1) / classes:g} for {classes} classes, "
                     f"got {self.alpha:g}: the true class would be the least likely"
                 )
-        values = F.cross_entropy(logits, labels, reduction="none", label_smoothing=alpha)
+        values = F.cross_entropy(
+            logits, labels, reduction="none", label_smoothing=alpha, ignore_index=NO_LABEL
+        )
         return self.weighted_mean(values, labels, classes)

@@ -345,7 +345,11 @@ def _add(left: object, right: object) -> "Criterion":
 
 def _literal(value: Any) -> str:
     if isinstance(value, Tensor):
-        return "[" + ", ".join(np.format_float_positional(v, trim="-") for v in value.cpu().numpy()) + "]"
+        return (
+            "["
+            + ", ".join(np.format_float_positional(v, trim="-") for v in value.float().cpu().numpy())
+            + "]"
+        )
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return repr(value)

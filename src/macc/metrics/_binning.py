@@ -123,7 +123,7 @@ class ClassGaps:
 
     def sums(self) -> Tensor:
         """The gaps, float64 ``(bins, K)``."""
-        gaps = torch.zeros(self._bins, self._num_classes, dtype=torch.float64)
+        gaps = torch.zeros(self._bins, self._num_classes, dtype=torch.float64, device="cpu")
         self.add_to(gaps)
         return gaps
 

@@ -199,13 +199,14 @@ def compare(
         if a.num_classes != b.num_classes:
             raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
         num_samples = a.num_samples
-        for turn, given in enumerate((a, b)):
-            resampling = Resampling(num_samples, resamples, seed)
-            sampled.append(
-                sample_metrics(given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
-            )
-            progress((turn + 1) / 2)
-        rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
+        with torch.device("cpu"):  # whatever the default device is
+            for turn, given in enumerate((a, b)):
+                resampling = Resampling(num_samples, resamples, seed)
+                sampled.append(
+                    sample_metrics(given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
+                )
+                progress((turn + 1) / 2)
+            rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
         num_runs = 1
     return comparison(rows, num_samples, num_runs, confidence)
 
@@ -313,7 +314,9 @@ def _over_runs(
         progress((i + 1) / num_runs)
     rows = {}
     for name in wanted:
-        a_values, b_values = (torch.tensor([pair[side][name] for pair in values]) for side in (0, 1))
+        a_values, b_values = (
+            torch.tensor([pair[side][name] for pair in values], device="cpu") for side in (0, 1)
+        )
         rows[name] = _t_test(a_values.double(), b_values.double(), confidence)
     return rows, num_samples, num_runs
 

@@ -131,7 +131,7 @@ class Predictions:
                 )
             return
         sums = scores.sum(1)
-        tolerance = max(1e-4, self.num_classes * torch.finfo(self.scores.dtype).eps)
+        tolerance = self._tolerance()
         smallest, largest = torch.aminmax(sums)
         if bool((smallest >= 1 - tolerance) & (largest <= 1 + tolerance)):
             return
@@ -143,6 +143,13 @@ class Predictions:
             "logits, normalise=True to rescale rows (scores of several labels per sample are not a "
             "distribution over classes)"
         )
+
+    def _tolerance(self) -> float:
+        """How far from 1 rounding may leave the sum of a row: errors are relative to entries, so they add up to eps."""
+        kind = torch.finfo(self.scores.dtype)
+        if self.scores.dtype in (torch.float16, torch.bfloat16):
+            return 2 * kind.eps + self.num_classes * kind.smallest_normal * kind.eps
+        return max(1e-4, self.num_classes * kind.eps)
 
     def _refuse_not_finite(self, row: int) -> NoReturn:
         column = int((~self.scores[row].isfinite()).nonzero()[0, 0])
@@ -158,7 +165,8 @@ def _buffer(size: int, device: torch.device) -> Iterator[Tensor]:
     """Float64 memory that nobody else uses until it is given back."""
     kept: Tensor | None = vars(_kept).pop("buffer", None) if device.type == "cpu" else None
     if kept is None or kept.numel() < size:
-        kept = torch.empty(size, dtype=torch.float64, device=device)
+        with torch.inference_mode(False):  # what inference mode makes cannot be written to outside it
+            kept = torch.empty(size, dtype=torch.float64, device=device)
     try:
         yield kept[:size]
     finally:
@@ -234,6 +242,12 @@ def score_rows(values: Array, *, from_logits: bool) -> Tensor:
             "or a vector (N,) with the probability of class 1"
         )
     return scores
+
+
+def check_num_classes(num_classes: int) -> None:
+    """Refuse a number of classes that is not an integer of at least two."""
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+        raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
 
 
 def check_bins(bins: int) -> None:

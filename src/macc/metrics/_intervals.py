@@ -109,14 +109,14 @@ class Gaps(NamedTuple):
         """The error of the sample."""
         return float(self.seen)
 
-    def estimate(self, confidence: float) -> Estimate:
-        """The interval described at the top of this file, within [0, 1]."""
+    def estimate(self, confidence: float, *, largest: float = 1.0) -> Estimate:
+        """The interval described at the top of this file, between 0 and the largest error there is."""
         tail = (1 - confidence) / 2
         value, low = self.value, 0.0
         if value > quantile(self.null, 1 - tail):
             bias = max(quantile(self.shrunk, 1 - tail), quantile(self.shrunk_null, 1 - tail), 0.0)
             low = max(0.0, value - bias)
-        high = min(1.0, value - min(0.0, quantile(self.grown, tail)))
+        high = min(largest, value - min(0.0, quantile(self.grown, tail)))
         return Estimate(value, min(low, value), max(high, value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:

@@ -139,7 +139,7 @@ class Partial:
         own = bin_index(block.label_probs, bins).numpy() * size + labels
         plus = np.bincount(group * cells + own, minlength=groups * cells)
         gaps = (plus - minus).reshape(groups, bins, size)
-        by_group = torch.zeros(groups, size, dtype=torch.float64)
+        by_group = torch.zeros(groups, size, dtype=torch.float64, device="cpu")
         by_group.index_add_(0, torch.from_numpy(group), block.probs)
         gaps[:, 0] -= by_group.numpy() - minus.reshape(groups, bins, size).sum(1)
         self.sums["class_gaps"] += gaps
@@ -212,8 +212,7 @@ class Partial:
             raise ValueError("no samples were seen; there is nothing to report")
         found: dict[str, Sampled] = {}
         scores = torch.from_numpy(self.sums["scores"])
-        draws = _draws(_GROUPS)
-        samples = draws @ scores[:, 0]
+        draws, samples = _draws(scores[:, 0])
         for i, name in enumerate(("accuracy", "nll", "brier"), start=1):
             resampled = draws @ scores[:, i] / samples
             value = float(scores[:, i].sum()) / count
@@ -234,8 +233,7 @@ class Partial:
         return errors_of_bins(TopBins(*torch.from_numpy(self.sums["top"][:3])), noise, null)
 
     def _classwise(self, count: int) -> Gaps:
-        draws = _draws(self._class_groups)
-        samples = draws @ torch.from_numpy(self.sums["class_samples"])
+        draws, samples = _draws(torch.from_numpy(self.sums["class_samples"]))
         parts = []
         # A few classes at a time: draws times bins times classes would be large.
         step = max(1, 2**22 // (_RESAMPLES * self.bins))
@@ -333,6 +331,8 @@ class BinnedArea:
 
     def estimate(self, confidence: float) -> Estimate:
         """Normal limits, widened by what the cells may hide."""
+        if math.isnan(self.value):
+            return Estimate(math.nan, math.nan, math.nan)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * self.spread + self.error
         return Estimate(self.value, max(0.0, self.value - half), min(1.0, self.value + half))
 
@@ -451,12 +451,18 @@ def _left_out(measured: Sequence[str]) -> str:
     return f"Left out, because they need all samples in memory: {names}."
 
 
-def _draws(groups: int) -> Tensor:
-    """How often each resample holds each group, float64 ``(R, G)``."""
+def _draws(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """How often each resample holds each group, float64 ``(R, G)``, and how many samples that makes, ``(R,)``.
+
+    Where groups are empty, as they are for few samples, so may be resamples of them: those say nothing.
+    """
+    groups = len(samples)
     random = np.random.default_rng(groups)
     drawn = random.integers(groups, size=(_RESAMPLES, groups)) + np.arange(_RESAMPLES)[:, None] * groups
     counts = np.bincount(drawn.ravel(), minlength=_RESAMPLES * groups).reshape(_RESAMPLES, groups)
-    return torch.from_numpy(counts.astype(np.float64))
+    draws = torch.from_numpy(counts.astype(np.float64))
+    drawn_samples = draws @ samples
+    return draws[drawn_samples > 0], drawn_samples[drawn_samples > 0]
 
 
 def _normal(variance: npt.NDArray[np.float64], seed: int) -> Tensor:

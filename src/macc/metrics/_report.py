@@ -243,13 +243,14 @@ def evaluate(
             on_progress(done / steps)
         done += 1
 
-    sampled, classwise = sample_metrics(
-        given,
-        wanted,
-        bins=bins,
-        resampling=Resampling(given.num_samples, resamples, seed),
-        on_step=on_step,
-    )
+    with torch.device("cpu"):  # whatever the default device is
+        sampled, classwise = sample_metrics(
+            given,
+            wanted,
+            bins=bins,
+            resampling=Resampling(given.num_samples, resamples, seed),
+            on_step=on_step,
+        )
     if on_progress is not None:
         on_progress(1.0)
     top = one_pass(given).top

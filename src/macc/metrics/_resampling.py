@@ -99,7 +99,8 @@ class Resampling:
         """Yield ``(S, N)`` outcomes that are right as often as their confidence says."""
         generator = self._generator(1)
         for rows in self._chunks(self.num_samples):
-            draws = torch.rand(rows, self.num_samples, generator=generator, dtype=torch.float64)
+            shape = rows, self.num_samples
+            draws = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
             yield (draws < confidence).double()
 
     def null_labels(self, given: Predictions) -> Tensor:
@@ -109,10 +110,11 @@ class Resampling:
         drawn = []
         for block in given.blocks():
             cumulative = block.probs.cumsum(1)
-            uniform = torch.rand(len(cumulative), draws, generator=generator, dtype=torch.float64)
+            shape = len(cumulative), draws
+            uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
             # Rows sum to 1 only nearly, and rounding must not draw a class beyond the last.
             labels = torch.searchsorted(cumulative, uniform * cumulative[:, -1:])
-            drawn.append(labels.clamp(max=given.num_classes - 1).int())
+            drawn.append(labels.clamp(max=given.num_classes - 1).to(_smallest_type(given.num_classes)))
         return torch.cat(drawn)
 
     def groups(self) -> tuple[Tensor, Tensor]:
@@ -141,6 +143,14 @@ class Resampling:
 
     def _generator(self, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 4 + stream)
+
+
+def _smallest_type(num_classes: int) -> torch.dtype:
+    """The type of labels drawn two hundred times for every sample."""
+    for kind in (torch.int8, torch.int16):
+        if num_classes - 1 <= torch.iinfo(kind).max:
+            return kind
+    return torch.int32
 
 
 class Sample(NamedTuple):
@@ -538,10 +548,16 @@ class ClassDraws:
         residuals = torch.bincount(at, (hits.double() - cells.values).flatten(), minlength=num_groups * size)
         residuals = residuals.view(num_groups, size)
         claimed = torch.bincount(cell.flatten(), cells.values.flatten(), minlength=size)
-        inside = (self.null_labels >= first) & (self.null_labels < cells.classes.stop)
-        sample, draw = inside.nonzero(as_tuple=True)
-        drawn = draw * size + cell[self.null_labels[sample, draw].long() - first, sample]
-        null = torch.bincount(drawn, minlength=draws * size).view(draws, size) - claimed
+        null = torch.zeros(draws * size, dtype=torch.int64)
+        start = 0
+        # A few samples at a time: places in all draws of all samples would take ten times their memory.
+        for labels in torch.split(self.null_labels, max(1, _CHUNK_ELEMENTS // draws)):
+            inside = (labels >= first) & (labels < cells.classes.stop)
+            sample, draw = inside.nonzero(as_tuple=True)
+            drawn = draw * size + cell[labels[sample, draw].long() - first, sample + start]
+            null += torch.bincount(drawn, minlength=draws * size)
+            start += len(labels)
+        null = null.view(draws, size) - claimed
         gaps = residuals.sum(0)
         samples = torch.bincount(cell.flatten(), minlength=size).double()
         sums = gaps, self.counts @ residuals - gaps, null, samples
@@ -638,7 +654,7 @@ class SquaredGaps(NamedTuple):
             self.shrunk_noisy.sqrt() - self.shrunk.sqrt(),
             self.shrunk_null.sqrt() - self.shrunk.sqrt(),
             self.grown_noisy.sqrt() - self.grown.sqrt(),
-        ).estimate(confidence)
+        ).estimate(confidence, largest=math.sqrt(2))
         low, high = root.low**2, root.high**2
         return Estimate(self.value, min(low, self.value), max(high, self.value), float(self.null.mean()))
 

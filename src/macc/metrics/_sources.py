@@ -203,13 +203,9 @@ def _csv_batch(scores: list[list[float]], labels: list[str], two: bool) -> Batch
 
 
 def _count_lines(path: Path) -> int:
-    """How many lines a file has, the last one with or without an end."""
-    lines, last = 0, b"\n"
+    """How many lines a file has, but for empty ones."""
     with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            lines += chunk.count(b"\n")
-            last = chunk[-1:]
-    return lines + (last != b"\n")
+        return sum(line not in (b"\n", b"\r\n") for line in file)
 
 
 def _refuse_text(path: Path, line: int, header: list[str], row: list[str], columns: list[int]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from macc.metrics._binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_of_block
 from macc.metrics._calibration_errors import class_errors, max_gap, mean_gap
-from macc.metrics._inputs import Array, Predictions, check_bins, predictions
+from macc.metrics._inputs import Array, Predictions, check_bins, check_num_classes, predictions
 from macc.metrics._scores import squared_distance
 
 
@@ -27,7 +27,8 @@ class Sums(NamedTuple):
     def zeros(cls, num_classes: int, bins: int) -> "Sums":
         """No samples."""
         shapes = (bins, num_classes), (3, bins), (3,)
-        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
+        with torch.inference_mode(False):  # what inference mode makes cannot be written to outside it
+            return cls(*(torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in shapes))
 
     def fitting(self, probs: Array, labels: Array, *, from_logits: bool, normalise: bool) -> Predictions:
         """Samples to add, refused where they have another number of classes."""
@@ -81,8 +82,9 @@ class Waiting:
         ):
             if self._count:
                 return False
-            self._scores = scores.new_empty(self.capacity, scores.shape[1])
-            self._labels = given.labels.new_empty(self.capacity)
+            with torch.inference_mode(False):
+                self._scores = scores.new_empty(self.capacity, scores.shape[1])
+                self._labels = given.labels.new_empty(self.capacity)
         end = self._count + given.num_samples
         self._scores[self._count : end] = scores
         self._labels[self._count : end] = given.labels
@@ -153,8 +155,7 @@ class Calibration:
         normalise: bool = False,
         sync: bool = True,
     ):
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
-            raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
+        check_num_classes(num_classes)
         check_bins(bins)
         self.num_classes = num_classes
         self.bins = bins

@@ -88,14 +88,19 @@ class Calibrator(ABC):
     def _check(self) -> None:  # noqa: B027
         """Refuse values of the fields that cannot come from a fit; nothing more to refuse by default."""
 
-    def _apply(self, logits: Array, *more: Tensor) -> Any:
-        """Map rows a block at a time; ``more`` holds tensors ``(N, …)`` that go along with the rows."""
+    def _rows(self, logits: Array) -> Tensor:
+        """Logits ``(N, K)``, refused where they do not fit or are not finite."""
         rows = score_rows(logits, from_logits=True)
         if rows.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits has {rows.shape[1]} classes, and this {type(self).__name__} was fitted to {self.num_classes}"
             )
         check_finite(rows)
+        return rows
+
+    def _apply(self, logits: Array, *more: Tensor) -> Any:
+        """Map rows a block at a time; ``more`` holds tensors ``(N, …)`` that go along with the rows."""
+        rows = self._rows(logits)
         single = torch.float64 if rows.dtype == torch.float64 else torch.float32
         result = torch.empty(rows.shape, dtype=single, device=rows.device)
         for part in blocks(rows):

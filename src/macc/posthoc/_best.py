@@ -107,8 +107,14 @@ def best(
         raise ValueError(f"folds must be an integer of at least 2, got {folds!r}")
     if data.num_samples < 2 * folds:
         raise ValueError(f"{data.num_samples} samples are too few for {folds} folds")
+    if isinstance(candidates, str):
+        candidates = [candidates]
     chosen = suitable(data.num_classes) if candidates is None else list(candidates)
-    fits = dict(_named(candidate) for candidate in chosen)
+    fits: dict[str, Callable[[Any, Any], Calibrator]] = {}
+    for candidate in chosen:
+        name, fit = _named(candidate)
+        same = sum(other == name or other.startswith(f"{name}, ") for other in fits)
+        fits[f"{name}, {same + 1}" if same else name] = fit
     if not fits:
         raise ValueError("candidates is empty; name at least one calibrator")
     held_out = _folds(data, folds, seed)
@@ -180,15 +186,15 @@ def _named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]
 def _folds(data: Sample, folds: int, seed: int) -> Tensor:
     """The fold in which each sample is held out, each class dealt out evenly."""
     generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.randperm(data.num_samples, generator=generator)
+    shuffled = torch.randperm(data.num_samples, generator=generator, device="cpu")
     order = shuffled[data.labels.cpu()[shuffled].argsort(stable=True)]
-    result = torch.empty(data.num_samples, dtype=torch.int64)
-    result[order] = torch.arange(data.num_samples) % folds
+    result = torch.empty(data.num_samples, dtype=torch.int64, device="cpu")
+    result[order] = torch.arange(data.num_samples, device="cpu") % folds
     return result
 
 
 def _held_out_losses(data: Sample, fit: Callable[[Any, Any], Calibrator], held_out: Tensor) -> Tensor:
-    losses = torch.empty(data.num_samples, dtype=torch.float64)
+    losses = torch.empty(data.num_samples, dtype=torch.float64, device="cpu")
     for fold in range(int(held_out.max()) + 1):
         out = held_out == fold
         here, there = out.to(data.logits.device), (~out).to(data.logits.device)

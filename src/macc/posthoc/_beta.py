@@ -64,7 +64,8 @@ class Beta(Calibrator):
         """
         data = sample(logits, labels)
         classes, size = data.num_classes, data.num_samples
-        temperature = best_temperature(data).value
+        tempered = best_temperature(data)
+        temperature = tempered.value
         free = (data.counts > 0).double().cpu().numpy()
         start = np.repeat([1.0, 1.0, 0.0], classes)
 
@@ -87,7 +88,7 @@ class Beta(Calibrator):
             return (loss + away @ away / 2) / size, slope / size
 
         found = minimise(objective, start, bounds=[(0.0, None)] * 2 * classes + [(None, None)] * classes)
-        notes = found.notes + absent_notes(data, "its probability is only tempered")
+        notes = tempered.notes + found.notes + absent_notes(data, "its probability is only tempered")
         return accept(cls(classes, temperature, *found.at.reshape(3, classes), notes=notes), data)
 
     def _check(self) -> None:
@@ -97,6 +98,6 @@ class Beta(Calibrator):
 
     def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
         log_q, log_rest = log_and_rest(logits / self.temperature)
-        a, b, c = (torch.tensor(part).to(logits) for part in (self.a, self.b, self.c))
+        a, b, c = (logits.new_tensor(part) for part in (self.a, self.b, self.c))
         scores = torch.nn.functional.logsigmoid(a * log_q - b * log_rest + c)
         return scores - scores.logsumexp(1, keepdim=True)

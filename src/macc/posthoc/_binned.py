@@ -81,8 +81,8 @@ class Histogram(Calibrator):
         _check_values("Histogram", self.values, self.present)
 
     def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
-        at = torch.searchsorted(torch.tensor(self.edges).to(logits), log_odds(logits).T.contiguous())
-        mapped = torch.tensor(self.values).to(logits).gather(1, at).T
+        at = torch.searchsorted(logits.new_tensor(self.edges), log_odds(logits).T.contiguous())
+        mapped = logits.new_tensor(self.values).gather(1, at).T
         return _normalised(mapped, logits, self.present, float(self.values.min()))
 
 
@@ -197,7 +197,7 @@ def _check_values(owner: str, values: Floats, present: Floats) -> None:
 def _normalised(mapped: Tensor, logits: Tensor, present: Floats, least: float) -> Tensor:
     """Rows divided by their sum, classes that were absent keeping what the model says."""
     given = logits.softmax(1).clamp(min=least)
-    mapped = torch.where(torch.tensor(present).to(logits) == 1, mapped, given)
+    mapped = torch.where(logits.new_tensor(present) == 1, mapped, given)
     return (mapped / mapped.sum(1, keepdim=True)).log()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from macc.metrics._inputs import Array
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
-from macc.posthoc._temperature import best_temperature, bound_note, check_temperature, tempered
+from macc.posthoc._temperature import best_temperature, check_temperature, tempered
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +58,9 @@ class EnsembleTemperature(Calibrator):
             The fitted calibrator.
         """
         data = sample(logits, labels)
-        temperature, at_bound = best_temperature(data)
-        weights = best_mixture(_opinions(data, temperature))
-        notes = (bound_note(temperature),) if at_bound else ()
-        return accept(cls(data.num_classes, temperature, weights, notes=notes), data)
+        found = best_temperature(data)
+        weights = best_mixture(_opinions(data, found.value))
+        return accept(cls(data.num_classes, found.value, weights, notes=found.notes), data)
 
     def _check(self) -> None:
         check_temperature(type(self).__name__, self.temperature)
@@ -69,7 +68,7 @@ class EnsembleTemperature(Calibrator):
             raise ValueError("EnsembleTemperature.weights must be at least 0 and sum to 1")
 
     def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
-        log_weights = torch.tensor(self.weights).log().to(logits)
+        log_weights = logits.new_tensor(self.weights).log()
         tempered_, plain = tempered(logits, self.temperature), logits.log_softmax(1)
         uniform = torch.full_like(plain, -np.log(self.num_classes))
         return torch.stack([tempered_, plain, uniform], dim=2).add_(log_weights).logsumexp(2)

@@ -68,7 +68,8 @@ class Platt(Calibrator):
             raise ValueError(
                 f"Platt is for two classes, and logits has {data.num_classes}; use VectorScaling or Temperature"
             )
-        temperature = best_temperature(data).value
+        tempered = best_temperature(data)
+        temperature = tempered.value
         margins = data.map(_margins) / temperature
         hits = data.labels.cpu().double()
 
@@ -81,7 +82,7 @@ class Platt(Calibrator):
             return float(loss) + float(away @ away) / (2 * len(hits)), gradient + away / len(hits)
 
         found = minimise(objective, np.array([1.0, 0.0]))
-        notes = found.notes + absent_notes(data, "the curve claims to know that it is rare")
+        notes = tempered.notes + found.notes + absent_notes(data, "the curve claims to know that it is rare")
         return accept(cls(2, found.at[0] / temperature, found.at[1], notes=notes), data)
 
     def _check(self) -> None:
@@ -139,14 +140,14 @@ class VectorScaling(Calibrator):
         """
         check_penalty("penalty", penalty)
         data = sample(logits, labels)
-        temperature = best_temperature(data).value
+        tempered = best_temperature(data)
         ones = np.ones(data.num_classes)
-        weight, bias, notes = _fit_map(data, centred, temperature, ones, penalty * ones, penalty)
-        return accept(cls(data.num_classes, weight, bias, notes=notes), data)
+        weight, bias, notes = _fit_map(data, centred, tempered.value, ones, penalty * ones, penalty)
+        return accept(cls(data.num_classes, weight, bias, notes=tempered.notes + notes), data)
 
     def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
-        weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
-        return torch.addcmul(bias.to(logits), centred(logits), weight.to(logits)).log_softmax(1)
+        weight, bias = logits.new_tensor(self.weight), logits.new_tensor(self.bias)
+        return torch.addcmul(bias, centred(logits), weight).log_softmax(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,10 +180,10 @@ class _MatrixMap(Calibrator):
         off = 10.0 * data.num_classes if off_diagonal is None else off_diagonal
         check_penalty("off_diagonal", off)
         check_penalty("bias", bias)
-        start, temperature = np.eye(data.num_classes), best_temperature(data).value
+        start, tempered = np.eye(data.num_classes), best_temperature(data)
         costs = np.where(start == 1, bias, off)
-        weight, offset, notes = _fit_map(data, cls._features, temperature, start, costs, bias)
-        return accept(cls(data.num_classes, weight, offset, notes=notes), data)
+        weight, offset, notes = _fit_map(data, cls._features, tempered.value, start, costs, bias)
+        return accept(cls(data.num_classes, weight, offset, notes=tempered.notes + notes), data)
 
     @staticmethod
     @abstractmethod
@@ -190,8 +191,8 @@ class _MatrixMap(Calibrator):
         """The features, ``(N, K)``; their softmax is that of the logits."""
 
     def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
-        weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
-        scores = torch.addmm(bias.to(logits), self._features(logits), weight.to(logits).T)
+        weight, bias = logits.new_tensor(self.weight), logits.new_tensor(self.bias)
+        scores = torch.addmm(bias, self._features(logits), weight.T)
         return scores.log_softmax(1)
 
 

@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array, like, score_rows
+from macc.metrics._inputs import Array, like
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
 from macc.posthoc._optimise import check_penalty, minimise
-from macc.posthoc._temperature import HIGHEST, LOWEST, best_temperature, tempered
+from macc.posthoc._temperature import best_temperature, tempered
 
 _LARGEST_LOGITS = 10
 _UNITS = 8
 _STEPS = 200
+# Of log T, so that no feature however strange makes an infinity.
+_FARTHEST = math.log(1e6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class LocalTemperature(Calibrator):
         \log T(x) = t + v^\top \tanh(U \phi(x) + u)
 
     :math:`\phi` are the ten largest logits less the largest, or features given with the logits (for
-    instance those of the last layer), in both cases standardised; T stays within 0.01 and 100. Eight
+    instance those of the last layer), in both cases standardised. Eight
     units are fitted by 200 steps of L-BFGS from temperature scaling, with a penalty on the change
     of all weights, and so never further from the data than temperature scaling is.
 
@@ -91,10 +93,11 @@ class LocalTemperature(Calibrator):
         mean, spread = raw.mean(0), raw.std(0, correction=0)
         spread = torch.where(spread > 0, spread, 1.0)
         scaled = (raw - mean) / spread
+        at_first = best_temperature(data)
         rng = np.random.default_rng(seed)
         shape = _UNITS, raw.shape[1] + 1
         hidden = rng.normal(size=shape) / math.sqrt(shape[1])
-        output = np.append(np.zeros(_UNITS), math.log(best_temperature(data).value))
+        output = np.append(np.zeros(_UNITS), math.log(at_first.value))
         start = np.concatenate([hidden.ravel(), output])
 
         def objective(at: Floats) -> tuple[float, Floats]:
@@ -120,6 +123,7 @@ class LocalTemperature(Calibrator):
             spread.numpy(),
             found.at[: hidden.size].reshape(shape),
             found.at[hidden.size :],
+            notes=at_first.notes,
         )
         return accept(fitted, data if given is None else Sample(data.logits, data.labels, (given,)))
 
@@ -137,7 +141,7 @@ class LocalTemperature(Calibrator):
 
     def temperatures(self, logits: Array, features: Array | None = None) -> Any:
         """The temperature of each sample, ``(N,)``."""
-        rows = score_rows(logits, from_logits=True).double()
+        rows = self._rows(logits).double()
         return like(self._temperatures(rows, *self._more(logits, features)), logits)
 
     def _more(self, logits: Array, features: Array | None) -> tuple[Tensor, ...]:
@@ -168,7 +172,7 @@ class LocalTemperature(Calibrator):
     def _temperatures(self, logits: Tensor, *more: Tensor) -> Tensor:
         raw = more[0].to(logits) if more else _sorted_logits(logits)
         mean, spread, hidden, output = (
-            torch.tensor(part).to(logits) for part in (self.mean, self.spread, self.hidden, self.output)
+            logits.new_tensor(part) for part in (self.mean, self.spread, self.hidden, self.output)
         )
         return _bounded(_network((raw - mean) / spread, hidden, output)[1]).exp()
 
@@ -203,11 +207,15 @@ def _losses(data: Sample, logs: Tensor) -> tuple[float, Tensor]:
 
 
 def _bounded(logs: Tensor) -> Tensor:
-    return logs.clamp(math.log(LOWEST), math.log(HIGHEST))
+    return logs.clamp(-_FARTHEST, _FARTHEST)
 
 
 def _feature_rows(features: Array, num_samples: int) -> Tensor:
-    rows = features.detach() if isinstance(features, Tensor) else torch.tensor(np.asarray(features))
+    rows = (
+        features.detach()
+        if isinstance(features, Tensor)
+        else torch.tensor(np.asarray(features), device="cpu")
+    )
     if rows.ndim != 2 or rows.shape[1] == 0 or not rows.is_floating_point():
         raise ValueError(f"features must be floating-point of shape (N, F), got {tuple(rows.shape)}")
     if len(rows) != num_samples:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array, like, score_rows
-from macc.posthoc._base import Calibrator, Sample, accept, check_finite, sample
-from macc.posthoc._temperature import best_temperature, bound_note, check_temperature, tempered
+from macc.metrics._inputs import Array, like
+from macc.posthoc._base import Calibrator, Sample, accept, sample
+from macc.posthoc._temperature import best_temperature, check_temperature, tempered
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +83,15 @@ class MetaCal(Calibrator):
         # No entropy is larger than the logarithm of the number of classes, but for rounding.
         threshold = 2 * math.log(data.num_classes) if place is None else float(right[place - 1])
         kept = entropies <= threshold
-        temperature, at_bound = best_temperature(
+        found = best_temperature(
             Sample(data.logits[kept.to(data.logits.device)], data.labels[kept.to(data.labels.device)])
         )
-        notes += (bound_note(temperature),) if at_bound else ()
-        return accept(
-            cls(data.num_classes, temperature, threshold, miscoverage, confidence, notes=notes), data
-        )
+        fitted = (found.value, threshold, miscoverage, confidence)
+        return accept(cls(data.num_classes, *fitted, notes=notes + found.notes), data)
 
     def uncertain(self, logits: Array) -> Any:
         """Which samples get the uniform answer, boolean ``(N,)``: those to hand over to a person."""
-        rows = score_rows(logits, from_logits=True)
-        check_finite(rows)
+        rows = self._rows(logits)
         return like(entropy(rows.double()) > self.threshold, logits)
 
     def _check(self) -> None:

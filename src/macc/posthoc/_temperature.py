@@ -11,10 +11,14 @@ from macc.metrics._inputs import Array
 from macc.posthoc._base import Calibrator, Sample, accept, sample
 
 LOWEST, HIGHEST = 0.01, 100.0
+# At the bounds the logits of a typical row are at least this far apart, and at most this far.
+_FAR, _NEAR = 100.0, 0.1
+_TYPICAL_ROWS = 1000
 GRID = tuple(i / 10 for i in range(1, 101))
 # Newton's error is squared in each step, so a step this small was the last one needed.
 _SMALL_STEP = 1e-6
 _WARM_ELEMENTS = 2**19
+_PATIENCE = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +33,9 @@ class Temperature(Calibrator):
 
     Args:
         temperature: The temperature T; above 1 it lowers confidence.
-        at_bound: The search ended at its limit, 0.01 or 100 (0.1 or 10.0 on the grid): a validation
-            set without errors asks for ever more confidence, one that contradicts the model for none.
+        at_bound: The search ended at its limit, 0.01 or 100 for logits of an ordinary scale (0.1 or 10.0 on the
+            grid): a validation set without errors asks for ever more confidence, one that contradicts the
+            model for none.
 
     Example:
         >>> from macc import posthoc
@@ -68,8 +73,7 @@ class Temperature(Calibrator):
         found = best_temperature(data)
         if grid:
             found = _on_grid(data, found)
-        notes = (bound_note(found.value),) if found.at_bound else ()
-        return accept(cls(data.num_classes, *found, notes=notes), data)
+        return accept(cls(data.num_classes, *found, notes=found.notes), data)
 
     def _check(self) -> None:
         check_temperature("Temperature", self.temperature)
@@ -84,32 +88,42 @@ class Optimum(NamedTuple):
     value: float
     at_bound: bool
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why the search ended at its bound, if it did."""
+        if not self.at_bound:
+            return ()
+        if self.value < 1:
+            why = "the validation set has no errors, or its logits hardly differ"
+        else:
+            why = "the logits say nothing about the labels of the validation set"
+        return (f"the temperature reached its bound {self.value:g}: {why}",)
+
 
 def best_temperature(data: Sample) -> Optimum:
     """The temperature of least NLL, by Newton's method on its logarithm inside a shrinking bracket."""
+    ends = _bounds(data)
     start = 0.0
     # A part of the rows tells roughly where to begin, for a fraction of a pass.
     stride = data.logits.numel() // _WARM_ELEMENTS
     if stride >= 4:
-        start = _newton(Sample(data.logits[::stride], data.labels[::stride]), 0.0)
-    log_t = _newton(data, start)
-    ends = {math.log(LOWEST): LOWEST, math.log(HIGHEST): HIGHEST}
-    return Optimum(ends.get(log_t, math.exp(log_t)), log_t in ends)
+        start = _newton(Sample(data.logits[::stride], data.labels[::stride]), 0.0, ends)
+    log_t = _newton(data, start, ends)
+    exact = {math.log(end): end for end in ends}
+    return Optimum(exact.get(log_t, math.exp(log_t)), log_t in exact)
 
 
-def bound_note(temperature: float) -> str:
-    """Why a search that ended at its limit did."""
-    if temperature < 1:
-        why = "the validation set has no errors, or logits of a very small scale"
-    else:
-        why = "the logits say nothing about the labels of the validation set, or their scale is very large"
-    return f"the temperature reached its bound {temperature:g}: {why}"
+def _bounds(data: Sample) -> tuple[float, float]:
+    """Between which temperatures to search: 0.01 and 100, or further apart for logits of a very small or large scale."""
+    some = data.logits[:: max(1, data.num_samples // _TYPICAL_ROWS)].double()
+    typical = float((some.amax(1) - some.amin(1)).median())
+    return min(LOWEST, typical / _FAR) or LOWEST, max(HIGHEST, typical / _NEAR)
 
 
 def check_temperature(owner: str, temperature: float) -> None:
     """Refuse a temperature that no search gives."""
-    if not LOWEST <= temperature <= HIGHEST:
-        raise ValueError(f"{owner}.temperature must lie in [{LOWEST}, {HIGHEST:g}], got {temperature:g}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"{owner}.temperature must be above 0 and finite, got {temperature:g}")
 
 
 def tempered(logits: Tensor, temperature: float | Tensor) -> Tensor:
@@ -118,15 +132,15 @@ def tempered(logits: Tensor, temperature: float | Tensor) -> Tensor:
     return logits.log_softmax(1)
 
 
-def _newton(data: Sample, log_t: float) -> float:
+def _newton(data: Sample, log_t: float, ends: tuple[float, float]) -> float:
     """The minimum over ``log T`` within the bounds, from a first guess.
 
     With ``u = log T``, ``L(u) = mean(logsumexp(z / T) - z_y / T)`` has one valley, so the sign of each
     slope moves one end of a bracket; a Newton step that leaves the bracket is replaced by its middle.
     """
-    low, high = math.log(LOWEST), math.log(HIGHEST)
+    low, high = map(math.log, ends)
     bounds, seen_low, seen_high = (low, high), False, False
-    for _ in range(200):
+    for turn in range(200):
         slope, curvature = _derivatives(data, math.exp(-log_t))
         if slope == 0 or (slope > 0 and log_t == bounds[0]) or (slope < 0 and log_t == bounds[1]):
             break
@@ -135,8 +149,10 @@ def _newton(data: Sample, log_t: float) -> float:
         else:
             low, seen_low = log_t, True
         target = log_t - slope / curvature if curvature > 0 else math.nan
-        if not low < target < high:
-            if seen_low and seen_high:
+        bracketed = seen_low and seen_high
+        # Where there is no error the slope dies away, and Newton's steps with it, long before the bound.
+        if not low < target < high or (turn >= _PATIENCE and not bracketed):
+            if bracketed:
                 target = (low + high) / 2
             else:
                 # Nothing is known of that side yet: far, but not at once to the end.

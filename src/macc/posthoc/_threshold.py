@@ -147,28 +147,25 @@ def threshold(
     top = _top(probs, labels, from_logits=from_logits, normalise=normalise)
     claimed, correct = (part.numpy() for part in top)
     size = len(claimed)
-    # Equal confidences are put in random order: that of the file may depend on the labels.
-    shuffled = np.random.default_rng(0).permutation(size)
-    order = shuffled[np.argsort(-claimed[shuffled], kind="stable")]
+    order = np.argsort(-claimed, kind="stable")
     claimed, wrong = claimed[order], (1 - correct[order]).cumsum().astype(int)
     starts = _starts(size, risk, confidence)
     level = (1 - confidence) / len(starts)
     fewest = math.ceil(math.log(level) / math.log1p(-risk))
-    counts = np.arange(1, size + 1)
+    # How many samples a threshold can accept: it cannot tell equal confidences apart.
+    counts = np.flatnonzero(np.append(claimed[1:] != claimed[:-1], True)) + 1
     # The upper limit is at most the risk exactly when so few errors have at most this probability.
-    passed = binom.cdf(wrong, counts, risk) <= level
+    passed = binom.cdf(wrong[counts - 1], counts, risk) <= level
     kept = 0
     for start in starts:
-        failed = np.flatnonzero(~passed[start - 1 :])
-        end = start - 1 + int(failed[0]) if len(failed) else size
-        kept = max(kept, end if end >= start else 0)
-    # A threshold cannot tell equal confidences apart.
-    while 0 < kept < size and claimed[kept - 1] == claimed[kept]:
-        kept -= 1
+        first = int(np.searchsorted(counts, start))
+        failed = np.flatnonzero(~passed[first:])
+        end = first + int(failed[0]) if len(failed) else len(counts)
+        kept = max(kept, int(counts[end - 1]) if end > first else 0)
     if kept == 0:
         return Threshold(None, risk, confidence, size, 0, 0, 1.0, fewest)
     value = 0.0 if kept == size else _shortest(float(claimed[kept]), float(claimed[kept - 1]))
-    _, bound = clopper_pearson(wrong[kept - 1], counts[kept - 1], level)
+    _, bound = clopper_pearson(wrong[kept - 1], kept, level)
     return Threshold(value, risk, confidence, size, kept, int(wrong[kept - 1]), float(bound), fewest)
 
 
