@@ -49,6 +49,7 @@ _GROUPS = 4096
 # Labels drawn from the probabilities: as many sets as resamples while they are cheap.
 _NULL_LABELS = 10_000_000
 _FEWEST_NULL_DRAWS = 200
+_DRAWN_ELEMENTS = 2**24
 # Resampled smooth errors need less precision than the one they are about: fewer cells, and
 # bandwidths from a table of 129, each 7 % wider than the last.
 _GRID = 512
@@ -107,14 +108,15 @@ class Resampling:
         """Labels ``(N, S)`` drawn from the probabilities of each sample."""
         generator = self._generator(2)
         draws = min(self.resamples, max(_FEWEST_NULL_DRAWS, _NULL_LABELS // self.num_samples))
+        kind = _smallest_type(given.num_classes)
         drawn = []
         for block in given.blocks():
-            cumulative = block.probs.cumsum(1)
-            shape = len(cumulative), draws
-            uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
-            # Rows sum to 1 only nearly, and rounding must not draw a class beyond the last.
-            labels = torch.searchsorted(cumulative, uniform * cumulative[:, -1:])
-            drawn.append(labels.clamp(max=given.num_classes - 1).to(_smallest_type(given.num_classes)))
+            # Rounding must not draw a class beyond the last: rows sum to 1 only nearly.
+            for cumulative in torch.split(block.probs.cumsum(1), max(1, _DRAWN_ELEMENTS // draws)):
+                shape = len(cumulative), draws
+                uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+                labels = torch.searchsorted(cumulative, uniform.mul_(cumulative[:, -1:]))
+                drawn.append(labels.clamp_(max=given.num_classes - 1).to(kind))
         return torch.cat(drawn)
 
     def groups(self) -> tuple[Tensor, Tensor]:
