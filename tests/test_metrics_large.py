@@ -340,3 +340,22 @@ def test_empty_lines_of_a_csv_are_no_samples(tmp_path):
     (tmp_path / "b.csv").write_text("label,a,b\n0,0.9,0.1\n\n1,0.2,0.8\n\n")
 
     assert [_sources.open_source(tmp_path / name).num_rows for name in ("a.csv", "b.csv")] == [2, 2]
+
+
+def test_the_same_table_gives_the_same_labels_as_csv_and_as_parquet(tmp_path):
+    """Columns named by numbers in another order: labels are names in both."""
+    table = arrow.table({"1": [0.9, 0.2], "0": [0.1, 0.8], "label": [1, 0]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("1,0,label\n0.9,0.1,1\n0.2,0.8,0\n")
+    found = [
+        _sources.open_source(tmp_path / f"a.{kind}").load().labels.tolist() for kind in ("csv", "parquet")
+    ]
+
+    assert found == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_the_index_of_a_data_frame_is_no_class(tmp_path, name):
+    (tmp_path / "a.csv").write_text(f"{name},a,b,label\n0,0.9,0.1,a\n1,0.2,0.8,b\n")
+    with pytest.raises(ValueError, match="looks like the index of a data frame .* index=False"):
+        _sources.open_source(tmp_path / "a.csv", logits=True)

@@ -278,7 +278,7 @@ def _open_parquet(path: Path, logits: bool, label_column: str) -> Source:
                     scores = _list_values(path, part.column(listed[0]), width)
                 else:
                     scores = np.column_stack([_numbers(part.column(name)) for name in wanted])
-                yield Batch(scores[:, 0] if two else scores, _arrow_labels(part.column(label_column)))
+                yield Batch(scores[:, 0] if two else scores, _arrow_labels(part.column(label_column), names))
         except (arrow.ArrowException, OSError) as error:
             raise _unreadable(path, error) from None
         finally:
@@ -329,14 +329,18 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
     return values if values.dtype.kind == "f" else values.astype(np.float64)
 
 
-def _arrow_labels(column: Any) -> "npt.NDArray[Any] | list[str]":
-    """Whole numbers as they are, anything else as text, as in a ``.csv``."""
+def _arrow_labels(column: Any, classes: list[str] | None) -> "npt.NDArray[Any] | list[str]":
+    """Whole numbers as they are, anything else, and numbers that may name classes, as text, as in a ``.csv``."""
     from pyarrow import types
 
-    if types.is_integer(column.type) and column.null_count == 0:
+    names = any(name.strip().isdigit() for name in classes or ())
+    if types.is_integer(column.type) and column.null_count == 0 and not names:
         values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return values
     return ["" if value is None else str(value).strip() for value in column.to_pylist()]
+
+
+INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
 
 
 def _need_label(path: Path, header: Sequence[str], label_column: str) -> None:
@@ -353,6 +357,12 @@ def _columns(path: Path, header: list[str], label_column: str) -> tuple[list[int
         twice = {name for name in header if header.count(name) > 1}
         raise ValueError(f"{path}: the column {min(twice)!r} appears twice")
     columns = [i for i, name in enumerate(header) if name != label_column]
+    for i in columns:
+        if header[i] in INDEX_COLUMNS:
+            raise ValueError(
+                f"{path}: the column {header[i]!r} looks like the index of a data frame and would count as a class; "
+                "write the file with index=False"
+            )
     if not columns:
         raise ValueError(f"{path} has no column of probabilities beside {label_column!r}")
     if len(columns) == 1 and header[columns[0]] not in ("prob", "logit"):
