@@ -12,7 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -224,17 +224,28 @@ def certainty_groups() -> dict[str, list[tuple[int, Groups]]]:
 
 
 def certainty() -> str:
-    """Correlations of certainty and SCE, over seeds."""
+    """Correlations of certainty and SCE, and SCE less what chance gives, over seeds."""
     lines = [
-        "| test set | samples | groups | seeds | Pearson's r, from … to | Spearman's, from … to |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| test set | samples | groups | seeds | Pearson's r | Spearman's | r, chance taken off |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for name, seeds in certainty_groups().items():
         samples, first = seeds[0]
-        pairs = [found for _, groups in seeds if (found := groups.correlation()) is not None]
-        spans = [f"{min(values):+.2f} … {max(values):+.2f}" for values in zip(*pairs, strict=True)]
+        rows = [
+            (*found, above)
+            for _, groups in seeds
+            if (found := groups.correlation()) is not None and (above := beyond_chance(groups)) is not None
+        ]
+        spans = [f"{min(values):+.2f} … {max(values):+.2f}" for values in zip(*rows, strict=True)]
         lines.append(f"| {name} | {samples} | {len(first.sce)} | {len(seeds)} | {' | '.join(spans)} |")
     return "\n".join(lines)
+
+
+def beyond_chance(groups: Groups) -> float | None:
+    """Pearson's correlation of certainty with SCE less its noise floor."""
+    above = tuple(replace(one, value=one.value - (one.noise_floor or 0)) for one in groups.sce)
+    found = replace(groups, sce=above).correlation()
+    return None if found is None else found[0]
 
 
 def draw_certainty(path: Path) -> None:
