@@ -329,6 +329,22 @@ class TestParquet:
         assert splits.kind == "image"
         np.testing.assert_array_equal(splits.test.inputs.permute(0, 2, 3, 1).numpy(), pixels[15:])
 
+    def test_encoded_images_of_more_bits(self, tmp_path):
+        from PIL import Image
+
+        def encoded(pixels, form):
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, form)
+            return buffer.getvalue()
+
+        deep = encoded(np.full((8, 8), 128 * 257, "uint16"), "PNG")
+        file = self.write(tmp_path / "a.parquet", image=[deep] * 20, label=LABELS[:20] % 2)
+        assert (data.arrays(file).train.inputs == 128).all()
+        floats = encoded(np.full((8, 8), 0.5, "float32"), "TIFF")
+        file = self.write(tmp_path / "b.parquet", image=[floats] * 20, label=LABELS[:20] % 2)
+        with pytest.raises(ValueError, match="`image` of .*b.parquet cannot be decoded .*mode F"):
+            data.arrays(file)
+
     def test_mistakes(self, tmp_path):
         with pytest.raises(ValueError, match="has no column `label`; its columns are features"):
             data.arrays(self.write(tmp_path / "a.parquet", features=FEATURES.tolist()))

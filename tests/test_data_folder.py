@@ -163,6 +163,33 @@ class TestDecoding:
         turned = torch.from_numpy(pixels).permute(2, 0, 1).rot90(-1, dims=(1, 2))
         assert any(torch.equal(image, turned) for image in images)
 
+    @pytest.mark.parametrize("channels", [1, 3])
+    @pytest.mark.parametrize(
+        ("suffix", "dtype"), [("png", "uint16"), ("tiff", "uint16"), ("tiff", ">u2"), ("tiff", "int32")]
+    )
+    def test_sixteen_bits_keep_their_greys(self, tmp_path, suffix, dtype, channels):
+        greys = np.linspace(0, 65535, 36).reshape(6, 6)
+        for name in ("a", "b"):
+            (tmp_path / "x" / name).mkdir(parents=True)
+            for k in range(10):
+                Image.fromarray(greys.astype(dtype)).save(tmp_path / "x" / name / f"{k}.{suffix}")
+        image = data.folder(tmp_path / "x", channels=channels).train.inputs[0]
+
+        expected = torch.from_numpy(greys / 257).expand(channels, 6, 6)
+        torch.testing.assert_close(image.double(), expected, atol=0.51, rtol=0)
+
+    @pytest.mark.parametrize(
+        ("dtype", "low", "high", "mode"),
+        [("float32", 0, 1, "F"), ("int32", 0, 65536, "I"), ("int32", -1, 9, "I")],
+    )
+    def test_greys_without_black_and_white_are_refused(self, tmp_path, dtype, low, high, mode):
+        root = write_classes(tmp_path / "x", {"a": 10, "b": 10})
+        Image.fromarray(np.array([[low, high]], dtype)).save(root / "a" / "scan.tiff")
+        with pytest.raises(
+            ValueError, match=f"scan.tiff .*mode {mode} with values from {low} to {high}.*8 or 16 bits"
+        ):
+            data.folder(root)
+
     def test_normalisation_is_that_of_the_training_images(self, tmp_path):
         splits = data.folder(write_classes(tmp_path / "x", {"a": 20, "b": 20}))
         batch, _ = next(iter(splits.batches("train", batch_size=100)))

@@ -24,7 +24,9 @@ from macc.data._progress import track
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Part of the cache's key: raise it whenever the same files would be decoded differently.
-CACHE_VERSION = 2
+CACHE_VERSION = 3
+# White of a 16-bit image.
+WHITE = 65_535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,21 @@ def only_folder(root: Path) -> Path:
     while len(inside := folders_in(root)) == 1 and not images_in(root) and folders_in(inside[0]):
         root = inside[0]
     return root
+
+
+def eight_bit(image: Any) -> Any:
+    """A Pillow image with 8 bits a channel: 16-bit greys are scaled, since Pillow would cut them off at 255."""
+    from PIL import Image
+
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return image
+    pixels = np.asarray(image)
+    if image.mode == "F" or pixels.min() < 0 or pixels.max() > WHITE:
+        raise ValueError(
+            f"its mode {image.mode} with values from {pixels.min():g} to {pixels.max():g} does not say what is "
+            "black and white: save it with 8 or 16 bits a channel"
+        )
+    return Image.fromarray(np.rint(pixels * (255 / WHITE)).astype(np.uint8))
 
 
 def _slug(name: str) -> str:
@@ -247,7 +264,7 @@ def _decoded(path: Path, height: int, width: int, form: Form) -> Array:
         if form.how != "centre":
             # JPEG files can be decoded smaller at once; twice the wanted size leaves the scaling its quality.
             image.draft(mode, (2 * width, 2 * height))
-        upright = ImageOps.exif_transpose(image).convert(mode)
+        upright = eight_bit(ImageOps.exif_transpose(image)).convert(mode)
         if upright.size != (width, height):
             left, top = (upright.width - width) // 2, (upright.height - height) // 2
             if form.how == "squash":

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from macc._arrays import Array, read_npz
 from macc.data._datasets import dataset
+from macc.data._images import eight_bit
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, stratified_split
 
@@ -225,8 +226,8 @@ def _decoded(file: Path, row: Any) -> Array:
         raise ValueError(f"column `image` of {file} must hold encoded images (bytes), got {type(content)}")
     try:
         with Image.open(io.BytesIO(content)) as image:
-            return np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError) as error:
+            return np.asarray(eight_bit(image).convert("RGB"))
+    except (UnidentifiedImageError, OSError, ValueError) as error:
         raise ValueError(f"an image in column `image` of {file} cannot be decoded ({error})") from error
 
 
