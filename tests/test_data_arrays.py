@@ -174,6 +174,36 @@ class TestNpz:
         assert splits.classes == ("w", "x", "y", "z")
         assert len(data.arrays(tmp_path / "a.npz", train="night").shifts["train"]) == 10
 
+    @pytest.mark.parametrize("name", ["valid", "validation"])
+    def test_validation_goes_by_other_names(self, tmp_path, name):
+        parts = {f"{part}_features": FEATURES[:40] for part in ("train", name, "test")}
+        np.savez(
+            tmp_path / "a.npz", **parts, **{key.replace("features", "labels"): LABELS[:40] for key in parts}
+        )
+        splits = data.arrays(tmp_path / "a.npz")
+
+        assert {key: len(part) for key, part in splits.parts().items()} == {
+            "train": 40,
+            "val": 40,
+            "test": 40,
+        }
+        assert len(data.arrays(tmp_path / "a.npz", val="mine").shifts[name]) == 40
+        assert not data.arrays(tmp_path / "a.npz", test=name, val="test").shifts
+        np.savez(
+            tmp_path / "b.npz",
+            **{f"{part}_features": FEATURES for part in ("train", "val", name)},
+            **{f"{part}_labels": LABELS for part in ("train", "val", name)},
+        )
+        with pytest.raises(ValueError, match=f"b.npz has the splits 'val' and '{name}', .*keep one"):
+            data.arrays(tmp_path / "b.npz")
+
+    def test_a_test_split_is_not_taken_to_validate(self, tmp_path):
+        parts = {f"{part}_features": FEATURES[:40] for part in ("train", "valid")}
+        np.savez(tmp_path / "a.npz", **parts, train_labels=LABELS[:40], valid_labels=LABELS[:40])
+        splits = data.arrays(tmp_path / "a.npz", test="valid")
+
+        assert {key: len(part) for key, part in splits.parts().items()} == {"train": 36, "val": 4, "test": 40}
+
     def test_labels_may_be_names(self, tmp_path):
         names = np.array(["dog", "cat"])[LABELS % 2]
         np.savez(tmp_path / "a.npz", features=FEATURES, labels=names)
@@ -302,6 +332,13 @@ class TestParquet:
         }
         np.testing.assert_allclose(splits.test.inputs.numpy(), FEATURES[60:90])
         assert splits.test.labels.tolist() == LABELS[60:90].tolist()
+
+    def test_validation_goes_by_other_names(self, tmp_path):
+        split = ["train"] * 60 + ["validation"] * 20 + ["test"] * 20
+        file = self.write(tmp_path / "a.parquet", features=FEATURES.tolist(), label=LABELS, split=split)
+
+        assert len(data.arrays(file).val) == 20
+        assert not data.arrays(file).shifts
 
     def test_a_table_of_numeric_columns_with_names_as_labels(self, tmp_path):
         columns = {f"x{k}": FEATURES[:, k] for k in range(5)}

@@ -76,6 +76,12 @@ class TestLayouts:
         assert reds(splits.val) == list(range(50, 56))
         assert reds(splits.shifts["night"]) == list(range(150, 154))
 
+    def test_two_names_of_validation(self, tmp_path):
+        for split in ("train", "val", "valid"):
+            write_classes(tmp_path / "x" / split, {"a": 10, "b": 10})
+        with pytest.raises(ValueError, match="x has the splits 'val' and 'valid', which mean the same"):
+            data.folder(tmp_path / "x")
+
     def test_a_class_called_train(self, tmp_path):
         splits = data.folder(write_classes(tmp_path / "x", {"car": 20, "train": 20}))
 

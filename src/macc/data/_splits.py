@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -16,6 +16,8 @@ Kind = Literal["image", "tokens", "features"]
 
 # The seed of the published code bases that the paper follows: it drives the split and nothing else.
 SPLIT_SEED = 100
+# Other names of a split, taken for it where the user gave none of their own.
+SYNONYMS = {"val": ("valid", "validation")}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -272,6 +274,25 @@ def stratified_split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
     for k, count in enumerate(wanted.tolist()):
         taken[order[labels[order] == k][:count]] = True
     return order[taken[order]], order[~taken[order]]
+
+
+def named_split(wanted: str, names: Mapping[str, str], present: Collection[str], where: object) -> str | None:
+    """What a split is called among those ``present``: as ``names`` says, or by a synonym; ``None`` if it is not there.
+
+    Example:
+        >>> named_split("val", {"train": "train", "val": "val"}, ["train", "valid"], "a.npz")
+        'valid'
+    """
+    given = names[wanted]
+    synonyms = SYNONYMS.get(wanted, ()) if given == wanted else ()
+    options = [given, *(name for name in synonyms if name not in names.values())]
+    found = [name for name in options if name in present]
+    if len(found) > 1:
+        raise ValueError(
+            f"{where} has the splits {' and '.join(map(repr, found))}, which mean the same; "
+            "keep one of them and rename the others"
+        )
+    return found[0] if found else None
 
 
 def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:

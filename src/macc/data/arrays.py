@@ -18,7 +18,7 @@ from macc._arrays import Array, read_npz
 from macc.data._datasets import dataset
 from macc.data._images import eight_bit
 from macc.data._parts import Normalisation, Part
-from macc.data._splits import Kind, Splits, stratified_split
+from macc.data._splits import Kind, Splits, named_split, stratified_split
 
 KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
 FORM = (
@@ -61,7 +61,7 @@ def arrays(
     Args:
         path: The file.
         train: Name of the training split in the file.
-        val: Name of the validation split in the file.
+        val: Name of the validation split in the file; ``valid`` and ``validation`` are found too.
         test: Name of the test split in the file.
 
     Example:
@@ -89,8 +89,9 @@ def arrays(
         name: Part(inputs=_inputs(file, kind, group.inputs), labels=_labels(file, group.labels, classes))
         for name, group in groups.items()
     }
-    fitted = parts.pop(train)
-    tested, validated = parts.pop(test, None), parts.pop(val, None)
+    fitted, tested = parts.pop(train), parts.pop(test, None)
+    validation = named_split("val", {"train": train, "val": val, "test": test}, parts, file)
+    validated = None if validation is None else parts.pop(validation)
     if tested is None:
         chosen, rest = stratified_split(fitted.labels, 0.2)
         tested, fitted = fitted.take(chosen), fitted.take(rest)

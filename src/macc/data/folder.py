@@ -9,9 +9,7 @@ from macc.data._archives import is_archive
 from macc.data._datasets import dataset
 from macc.data._images import SUFFIXES, Form, Sample, decoded, folders_in, images_in, only_folder
 from macc.data._parts import Augmentation
-from macc.data._splits import Splits, stratified_split
-
-SYNONYMS = {"val": ("valid", "validation")}
+from macc.data._splits import Splits, named_split, stratified_split
 
 
 @dataset(
@@ -45,7 +43,7 @@ def folder(
             If not given, images that all have one size of at most 224 pixels keep it; others get 224.
         channels: 3 for colour, 1 for grey.
         train: Name of the training split's folder.
-        val: Name of the validation split's folder.
+        val: Name of the validation split's folder; ``valid`` and ``validation`` are found too.
         test: Name of the test split's folder.
     """
     source = Path(path).expanduser()
@@ -86,9 +84,8 @@ def _scan(root: Path, names: dict[str, str]) -> dict[str, list[Sample]]:
     below = {path.name: path for path in folders_in(root)}
     if names["train"] in below and folders_in(below[names["train"]]):
         parts = {}
-        for wanted, given in names.items():
-            alternatives = SYNONYMS.get(wanted, ()) if given == wanted else ()
-            found = next((option for option in (given, *alternatives) if option in below), None)
+        for wanted in names:
+            found = named_split(wanted, names, below, root)
             if found is not None:
                 parts[wanted] = _classes(below.pop(found))
         parts |= {shift: _classes(path) for shift, path in below.items()}
