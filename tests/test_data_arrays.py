@@ -172,7 +172,15 @@ class TestNpz:
             "night": 40,
         }
         assert splits.classes == ("w", "x", "y", "z")
-        assert len(data.arrays(tmp_path / "a.npz", train="night").shifts["train"]) == 10
+        assert len(data.arrays(tmp_path / "a.npz", train="val", val="train").train) == 20
+        with pytest.raises(ValueError, match="a has a split 'train' that is a shifted test set, .*rename it"):
+            data.arrays(tmp_path / "a.npz", train="night")
+
+    def test_a_split_cannot_reach_out_of_the_folder_of_predictions(self, tmp_path):
+        named = {"../../out_features": FEATURES, "../../out_labels": LABELS}
+        np.savez(tmp_path / "a.npz", features=FEATURES, labels=LABELS, **named)
+        with pytest.raises(ValueError, match="the split '../../out' of a cannot name a file of predictions"):
+            data.arrays(tmp_path / "a.npz")
 
     @pytest.mark.parametrize("name", ["valid", "validation"])
     def test_validation_goes_by_other_names(self, tmp_path, name):

@@ -82,6 +82,12 @@ class TestLayouts:
         with pytest.raises(ValueError, match="x has the splits 'val' and 'valid', which mean the same"):
             data.folder(tmp_path / "x")
 
+    def test_a_split_left_over_does_not_take_the_place_of_a_chosen_one(self, tmp_path):
+        for split in ("train", "night"):
+            write_classes(tmp_path / "x" / split, {"a": 10, "b": 10})
+        with pytest.raises(ValueError, match="x has a split 'train' that is a shifted test set, .*rename it"):
+            data.folder(tmp_path / "x", train="night")
+
     def test_a_class_called_train(self, tmp_path):
         splits = data.folder(write_classes(tmp_path / "x", {"car": 20, "train": 20}))
 

@@ -177,6 +177,27 @@ class TestSplits:
         with pytest.raises(ValueError, match="for training; leave it out for 'val'"):
             data.load("digits").batches("val", batch_size=4, generator=generator())
 
+    @pytest.mark.parametrize(
+        "name", ["", ".", "..", ".hidden", "a/b", "a\\b", "../a", "a..b", "a\nb", "a\0", "\x7f"]
+    )
+    def test_a_shift_names_a_file(self, name):
+        with pytest.raises(
+            ValueError, match="of digits cannot name a file of predictions; rename it"
+        ) as error:
+            dataclasses.replace(data.load("digits"), shifts={name: data.load("digits").test})
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("name", ["site [B] #2", "v1.5", "Zürich", "gaussian_noise-3"])
+    def test_a_shift_may_have_any_other_name(self, name):
+        shifted = dataclasses.replace(data.load("digits"), shifts={name: data.load("digits").test})
+
+        assert list(shifted.parts()) == ["train", "val", "test", name]
+
+    @pytest.mark.parametrize("name", ["train", "val", "test"])
+    def test_a_shift_does_not_hide_a_split(self, name):
+        with pytest.raises(ValueError, match=f"digits has a split '{name}' that is a shifted test set"):
+            dataclasses.replace(data.load("digits"), shifts={name: data.load("digits").test})
+
 
 class TestOptions:
     def test_subset_keeps_the_shares_of_the_classes(self):

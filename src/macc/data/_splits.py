@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -18,6 +19,8 @@ Kind = Literal["image", "tokens", "features"]
 SPLIT_SEED = 100
 # Other names of a split, taken for it where the user gave none of their own.
 SYNONYMS = {"val": ("valid", "validation")}
+# Predictions are written to files named after a split, and the name may come from a file that nobody has to trust.
+NO_FILE_NAME = re.compile(r"^$|^\.|\.\.|[/\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +68,8 @@ class Splits:
             raise ValueError(f"`kind` must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if len(self.classes) < 2:
             raise ValueError(f"{self.name} has {len(self.classes)} class; a classifier needs at least two")
+        for name in self.shifts:
+            check_shift(name, self.name)
         for name, part in self.parts().items():
             if not len(part):
                 raise ValueError(
@@ -293,6 +298,19 @@ def named_split(wanted: str, names: Mapping[str, str], present: Collection[str],
             "keep one of them and rename the others"
         )
     return found[0] if found else None
+
+
+def check_shift(name: str, where: object) -> None:
+    """An error unless ``name`` can name a file and is not that of the training, validation or test split."""
+    if name in ("train", "val", "test"):
+        raise ValueError(
+            f"{where} has a split {name!r} that is a shifted test set, and another one is its {name} split; rename it"
+        )
+    if NO_FILE_NAME.search(name):
+        raise ValueError(
+            f"the split {name!r} of {where} cannot name a file of predictions; "
+            "rename it: no slashes, no dot in front, no two dots in a row, no control characters"
+        )
 
 
 def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:

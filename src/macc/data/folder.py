@@ -9,7 +9,7 @@ from macc.data._archives import is_archive
 from macc.data._datasets import dataset
 from macc.data._images import SUFFIXES, Form, Sample, decoded, folders_in, images_in, only_folder
 from macc.data._parts import Augmentation
-from macc.data._splits import Splits, named_split, stratified_split
+from macc.data._splits import Splits, check_shift, named_split, stratified_split
 
 
 @dataset(
@@ -88,6 +88,8 @@ def _scan(root: Path, names: dict[str, str]) -> dict[str, list[Sample]]:
             found = named_split(wanted, names, below, root)
             if found is not None:
                 parts[wanted] = _classes(below.pop(found))
+        for shift in below:
+            check_shift(shift, root)
         parts |= {shift: _classes(path) for shift, path in below.items()}
     else:
         parts = {"train": _classes(root)}
