@@ -220,6 +220,30 @@ class TestNpz:
         assert splits.classes == ("cat", "dog")
         assert splits.train.counts(2).sum() == 72
 
+    def test_names_may_be_bytes(self, tmp_path):
+        names = np.array([b"dog", "Kuh\xe4".encode(), b"\xff"])
+        np.savez(tmp_path / "a.npz", features=FEATURES, labels=names[LABELS % 3])
+        assert data.arrays(tmp_path / "a.npz").classes == ("Kuh\xe4", "\\xff", "dog")
+        np.savez(tmp_path / "b.npz", features=FEATURES, labels=names[LABELS % 3], classes=names)
+        splits = data.arrays(tmp_path / "b.npz")
+        assert splits.classes == ("dog", "Kuh\xe4", "\\xff")
+        assert (
+            sum(part.counts(3) for part in splits.parts().values()).tolist()
+            == np.bincount(LABELS % 3).tolist()
+        )
+
+    def test_a_class_without_samples_needs_a_name(self, tmp_path):
+        np.savez(
+            tmp_path / "a.npz",
+            features=FEATURES,
+            labels=LABELS + 1,
+            classes=np.array(["n", "w", "x", "y", "z"]),
+        )
+        assert data.arrays(tmp_path / "a.npz").train.counts(5).tolist() == [0, 18, 18, 18, 18]
+        parts = {"train_features": FEATURES, "train_labels": LABELS.astype("uint64")}
+        np.savez(tmp_path / "b.npz", **parts, night_features=FEATURES, night_labels=LABELS + 1)
+        assert data.arrays(tmp_path / "b.npz").num_classes == 5
+
     @pytest.mark.parametrize("shape", [(20, 6, 7), (20, 6, 7, 3), (20, 3, 6, 7)])
     def test_images_of_every_layout(self, tmp_path, shape):
         images = rng.integers(0, 256, shape, dtype=np.uint8)
@@ -278,6 +302,35 @@ class TestNpz:
             (
                 {"features": FEATURES, "labels": LABELS.astype(str), "classes": np.array(["0", "1"])},
                 "label '2' in .* is not one of its `classes`",
+            ),
+            (
+                {"features": FEATURES, "labels": LABELS + 1},
+                "run from 1 to 4 and 0 never occurs; subtract 1, or name all classes in `classes`",
+            ),
+            (
+                {"features": FEATURES, "labels": np.where(LABELS == 2, 3_000_000, LABELS)},
+                "run from 0 to 3000000 and 2 never occurs; number the classes without gaps, or name",
+            ),
+            (
+                {"features": FEATURES, "labels": LABELS, "classes": np.array(["a", "b", "c", "a"])},
+                "`classes` in .* has 'a' more than once; give each class its own name",
+            ),
+            (
+                {"features": FEATURES, "labels": LABELS, "classes": np.array("abcd")},
+                r"`classes` in .* must be one name for each class \(K,\), got <U4 of shape \(\)",
+            ),
+            (
+                {"features": FEATURES, "labels": LABELS.astype(str)[:, None]},
+                r"labels of .* must be one for each sample \(N,\), got <U.* of shape \(100, 1\)",
+            ),
+            (
+                {
+                    "features": FEATURES,
+                    "labels": LABELS,
+                    "b_features": FEATURES,
+                    "b_labels": LABELS.astype(str),
+                },
+                "must be class indices or names, got 0",
             ),
             (
                 {"features": FEATURES[0], "labels": LABELS[:5]},

@@ -4,6 +4,7 @@ The name of an array says what it is, so nothing is guessed from shapes or value
 """
 
 import io
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -46,9 +47,9 @@ def arrays(
     """Your own arrays: an ``.npz`` or a ``.parquet`` file.
 
     In an ``.npz``, ``features`` ``(N, D)``, ``images`` ``(N, H, W)`` or ``(N, H, W, C)`` or ``tokens``
-    ``(N, L)`` stand beside ``labels`` ``(N,)``: class indices, or names. Named splits are ``train_features``
+    ``(N, L)`` stand beside ``labels`` ``(N,)``: class indices from 0 on without gaps, or names. Named splits are ``train_features``
     with ``train_labels`` and so on; every further name becomes a shifted test set. ``classes`` may name the
-    classes.
+    classes, those without a sample too.
 
     In a ``.parquet``, a row is a sample: ``label``; ``features`` or ``tokens`` (a list), ``image`` (an
     encoded file, or bytes in a struct) or otherwise every numeric column as one feature; ``split`` if there are
@@ -234,20 +235,51 @@ def _decoded(file: Path, row: Any) -> Array:
 
 def _classes(file: Path, labels: Mapping[str, Array], names: Array | None) -> tuple[str, ...]:
     if names is not None:
-        return tuple(str(name) for name in names.tolist())
-    every = np.concatenate([np.unique(part) for part in labels.values()])
-    if every.dtype.kind in "iu":
-        return tuple(str(k) for k in range(int(every.max()) + 1)) if len(every) else ()
-    return tuple(sorted({_text(file, name) for name in every.tolist()}))
+        return _named_classes(file, names)
+    if all(part.dtype.kind in "iu" for part in labels.values()):
+        found = sorted({label for part in labels.values() for label in np.unique(part).tolist()})
+        _check_gaps(file, found)
+        return tuple(str(label) for label in found)
+    return tuple(sorted({_text(file, name) for part in labels.values() for name in part.ravel().tolist()}))
+
+
+def _named_classes(file: Path, names: Array) -> tuple[str, ...]:
+    if names.ndim != 1:
+        raise ValueError(f"`classes` in {file} must be one name for each class (K,), got {_form(names)}")
+    classes = tuple(_name(name) for name in names.tolist())
+    if len(set(classes)) < len(classes):
+        twice, _ = Counter(classes).most_common(1)[0]
+        raise ValueError(f"`classes` in {file} has {twice!r} more than once; give each class its own name")
+    return classes
+
+
+def _check_gaps(file: Path, found: list[int]) -> None:
+    """An error where an index below the largest never occurs: a class nobody has would be trained."""
+    missing = next((k for k, label in enumerate(found) if k != label), None)
+    # What is below 0 is refused with its place.
+    if missing is None or found[0] < 0:
+        return
+    shifted = found[-1] - found[0] == len(found) - 1
+    cure = f"subtract {found[0]}" if shifted else "number the classes without gaps"
+    other = "name all classes in `classes`" if file.suffix == ".npz" else "give names as labels"
+    raise ValueError(
+        f"the labels of {file} run from {found[0]} to {found[-1]} and {missing} never occurs; {cure}, or {other}"
+    )
 
 
 def _text(file: Path, name: object) -> str:
-    if not isinstance(name, str):
+    if not isinstance(name, str | bytes):
         raise ValueError(f"the labels of {file} must be class indices or names, got {name!r}")
-    return name
+    return _name(name)
+
+
+def _name(name: object) -> str:
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
 
 
 def _labels(file: Path, labels: Array, classes: tuple[str, ...]) -> Tensor:
+    if labels.ndim != 1:
+        raise ValueError(f"the labels of {file} must be one for each sample (N,), got {_form(labels)}")
     if labels.dtype.kind in "iu":
         if labels.size and labels.min() < 0:
             raise ValueError(
@@ -256,10 +288,11 @@ def _labels(file: Path, labels: Array, classes: tuple[str, ...]) -> Tensor:
             )
         return torch.from_numpy(labels.astype(np.int64))
     index = {name: k for k, name in enumerate(classes)}
-    unknown = {_text(file, name) for name in labels.ravel().tolist()} - index.keys()
+    found = [_text(file, name) for name in labels.tolist()]
+    unknown = set(found) - index.keys()
     if unknown:
         raise ValueError(f"the label {min(unknown)!r} in {file} is not one of its `classes`")
-    return torch.tensor([index[name] for name in labels.tolist()], dtype=torch.int64)
+    return torch.tensor([index[name] for name in found], dtype=torch.int64)
 
 
 def _inputs(file: Path, kind: Kind, inputs: Array) -> Tensor:
