@@ -158,6 +158,16 @@ class TestShow:
         with Image.open("many-sheet.png") as sheet:
             assert sheet.width < 3000
 
+    def test_names_are_printed_as_they_are(self):
+        names = np.array(["c[/d]", "[mild]", "[red]x", ":warning:"])
+        features = np.random.default_rng(0).normal(size=(100, 4))
+        np.savez("[b]mine.npz", features=features, labels=np.arange(100) % 4, classes=names)
+        output = run("show", "arrays:[b]mine.npz")
+
+        assert output.startswith("[b]mine: 4 classes")
+        for name in names:
+            assert [name, "18", "2", "5"] in [line.split() for line in output.splitlines()]
+
     def test_where_it_cannot_be_written(self, tmp_path):
         assert "nowhere/x.png: the folder nowhere does not exist; create it first" in refuse(
             "show", "digits", "-o", "nowhere/x.png"

@@ -20,8 +20,9 @@ MOST_ROWS = 30
 
 def terminal() -> Console:
     """Standard output; wide enough for a table where it is a file or a pipe."""
-    console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    # Names of classes and files are printed as they are, brackets and colons included.
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=120)
 
 
 def listing(root: str | PathLike[str] | None) -> RenderableType:
