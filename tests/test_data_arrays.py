@@ -448,6 +448,18 @@ class TestParquet:
             data.arrays(self.write(tmp_path / "a.parquet", features=FEATURES.tolist()))
         with pytest.raises(ValueError, match="column `features` of .* differ in length"):
             data.arrays(self.write(tmp_path / "b.parquet", features=[[1.0], [1.0, 2.0]], label=[0, 1]))
+        with pytest.raises(
+            ValueError, match="`features` of .* must hold a list in each row, got double; rename"
+        ):
+            data.arrays(self.write(tmp_path / "f.parquet", features=[1.0, 2.0], label=[0, 1]))
+        with pytest.raises(ValueError, match="1 row of .*g.parquet has no `label`; fill it in or drop it"):
+            data.arrays(self.write(tmp_path / "g.parquet", x=[1.0, 2.0, 3.0], label=["a", None, "b"]))
+        with pytest.raises(
+            ValueError, match="2 rows of .*h.parquet have no `label`; fill them in or drop them"
+        ):
+            data.arrays(self.write(tmp_path / "h.parquet", x=[1.0, 2.0, 3.0], label=[0, None, None]))
+        with pytest.raises(ValueError, match="1 row of .*i.parquet has no `split`"):
+            data.arrays(self.write(tmp_path / "i.parquet", x=[1.0, 2.0], label=[0, 1], split=["train", None]))
         with pytest.raises(ValueError, match="columns text of .* are no numbers"):
             data.arrays(self.write(tmp_path / "c.parquet", text=["a", "b"], label=[0, 1]))
         with pytest.raises(ValueError, match="cannot be decoded"):

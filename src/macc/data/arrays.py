@@ -172,6 +172,10 @@ def _read_parquet(file: Path) -> tuple[Kind, dict[str, _Group], Array | None]:
         raise ValueError(f"{file} is damaged, cut or not a .parquet file ({error})") from error
     if "label" not in table.column_names:
         raise ValueError(f"{file} has no column `label`; its columns are {', '.join(table.column_names)}")
+    for name in ("label", "split"):
+        if name in table.column_names and (empty := table.column(name).null_count):
+            rows, them = ("row of {} has", "it") if empty == 1 else ("rows of {} have", "them")
+            raise ValueError(f"{empty} {rows.format(file)} no `{name}`; fill {them} in or drop {them}")
     labels = table.column("label").to_numpy()
     splits = table.column("split").to_numpy() if "split" in table.column_names else None
     rest = table.drop_columns([name for name in ("label", "split") if name in table.column_names])
@@ -192,6 +196,11 @@ def _parquet_inputs(file: Path, table: Any) -> tuple[Array, Kind]:
     for word, kind in (("features", "features"), ("tokens", "tokens")):
         if word in table.column_names:
             column = table.column(word).combine_chunks()
+            if not hasattr(column, "value_lengths"):
+                raise ValueError(
+                    f"column `{word}` of {file} must hold a list in each row, got {column.type}; "
+                    "rename it if it is one of several columns of numbers"
+                )
             lengths = set(column.value_lengths().to_pylist())
             if len(lengths) != 1 or None in lengths:
                 raise ValueError(
