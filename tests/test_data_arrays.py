@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from macc import data
+from macc import data, models
 from macc._arrays import open_npy, read_npy, read_npz
 
 SHARED = Path(os.environ.get("MACC_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -276,7 +276,19 @@ class TestNpz:
         splits = data.arrays(tmp_path / "b.npz")
         assert splits.kind == "tokens"
         assert splits.normalisation is None
+        assert data.load(f"arrays:{tmp_path / 'a.npz'}").vocabulary is None
         assert next(iter(splits.batches("test", batch_size=2)))[0].dtype == torch.int64
+
+    def test_a_text_model_knows_every_token_of_every_split(self, tmp_path):
+        tokens = rng.integers(0, 3000, (20, 30))
+        tokens[0, 0] = 5000
+        named = {"tokens": tokens % 2500, "night_tokens": tokens}
+        np.savez(tmp_path / "a.npz", **named, labels=LABELS[:20], night_labels=LABELS[:20])
+        splits = data.arrays(tmp_path / "a.npz")
+
+        assert splits.vocabulary == 5001
+        network = models.build("gpcnn", num_classes=4, vocabulary=splits.vocabulary)
+        assert network(splits.shifts["night"].inputs).shape == (20, 4)
 
     @pytest.mark.parametrize(
         ("arrays", "message"),
@@ -337,6 +349,10 @@ class TestNpz:
                 r"must be numbers \(N, D\), got float32 of shape \(5,\)",
             ),
             ({"features": FEATURES * np.nan, "labels": LABELS}, "hold NaN or infinity"),
+            (
+                {"tokens": np.arange(-1, 99)[:, None], "labels": LABELS},
+                r"`tokens` in .* must be ids from 0 \(padding\) on, got -1",
+            ),
             ({"tokens": FEATURES, "labels": LABELS}, r"`tokens` in .* must be whole numbers"),
             ({"images": FEATURES, "labels": LABELS}, r"`images` in .* must be \(N, H, W\)"),
             (

@@ -87,6 +87,23 @@ def test_perturbed_validation_logits_fall_in_equal_steps_to_chance(runs, tmp_pat
     assert np.abs(np.array(accuracies) - wanted).max() < 0.05
 
 
+def test_tokens_unknown_to_the_run_are_refused():
+    from macc.training.fitting import _own_splits
+    from macc.training.predictions import _parts
+
+    tokens, labels = torch.arange(40).view(4, 10), torch.arange(4) % 2
+    own, more = (
+        _own_splits("texts", dict.fromkeys(("train", "val", "test", "b"), (t, labels)))
+        for t in (tokens, tokens + 5)
+    )
+    cut = recipes.Subset()
+
+    assert (own.vocabulary, more.vocabulary) == (40, 45)
+    assert [name for name, *_ in _parts(own, own, None, subset=cut, perturb=False)] == ["texts/b"]
+    with pytest.raises(ValueError, match="texts has token ids below 45, the run was trained on ids below 40"):
+        _parts(own, more, None, subset=cut, perturb=False)
+
+
 def test_noise_on_tokens_is_refused():
     from macc.training.predictions import _perturbed
 

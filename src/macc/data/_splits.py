@@ -3,7 +3,7 @@
 import hashlib
 import random
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -298,6 +298,11 @@ def named_split(wanted: str, names: Mapping[str, str], present: Collection[str],
             "keep one of them and rename the others"
         )
     return found[0] if found else None
+
+
+def vocabulary(parts: Iterable[Part]) -> int:
+    """The number of token ids there must be for the largest one in any part."""
+    return max((int(part.inputs.max()) for part in parts if part.inputs.numel()), default=0) + 1
 
 
 def check_shift(name: str, where: object) -> None:

@@ -19,7 +19,7 @@ from macc._arrays import Array, read_npz
 from macc.data._datasets import dataset
 from macc.data._images import eight_bit
 from macc.data._parts import Normalisation, Part
-from macc.data._splits import Kind, Splits, named_split, stratified_split
+from macc.data._splits import Kind, Splits, named_split, stratified_split, vocabulary
 
 KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
 FORM = (
@@ -108,6 +108,7 @@ def arrays(
         test=tested,
         shifts=parts,
         normalisation=None if kind == "tokens" else Normalisation.fit(fitted.inputs),
+        vocabulary=vocabulary([fitted, validated, tested, *parts.values()]) if kind == "tokens" else None,
     )
 
 
@@ -315,6 +316,10 @@ def _inputs(file: Path, kind: Kind, inputs: Array) -> Tensor:
     if kind == "tokens":
         if inputs.ndim != 2 or inputs.dtype.kind not in "iu":
             raise ValueError(f"`tokens` in {file} must be whole numbers (N, L), got {_form(inputs)}")
+        if inputs.size and inputs.min() < 0:
+            raise ValueError(
+                f"`tokens` in {file} must be ids from 0 (padding) on, got {inputs.min()}; number them anew"
+            )
         return torch.from_numpy(inputs.astype(np.int64))
     return _images(file, inputs)
 

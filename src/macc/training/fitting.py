@@ -23,6 +23,7 @@ from macc import data as datasets
 from macc import heads, losses, metrics, models
 from macc._writing import remove_leftovers
 from macc.data import Part, Splits
+from macc.data._splits import Kind, vocabulary
 from macc.losses._terms import Penalty
 from macc.training import checkpoints, engine, frozen
 from macc.training import recipe as recipes
@@ -213,9 +214,11 @@ def _own_splits(name: str, data: Mapping[str, Tensors]) -> Splits:
     parts = {key: Part(inputs=inputs, labels=labels) for key, (inputs, labels) in data.items()}
     inputs = parts["train"].inputs
     highest = max(int(part.labels.max()) for part in parts.values())
+    kind: Kind = "image" if inputs.ndim == 4 else "features" if inputs.is_floating_point() else "tokens"
     return Splits(
         name=name,
-        kind="image" if inputs.ndim == 4 else "features" if inputs.is_floating_point() else "tokens",
+        kind=kind,
+        vocabulary=vocabulary(parts.values()) if kind == "tokens" else None,
         classes=tuple(str(k) for k in range(highest + 1)),
         train=parts.pop("train"),
         val=parts.pop("val"),

@@ -130,6 +130,11 @@ def _parts(
             f"{given.name} has the classes {', '.join(given.classes[:3])}, …, the run was trained on "
             f"{', '.join(own.classes[:3])}, …; they must be the same"
         )
+    if own.vocabulary is not None and (given.vocabulary or 0) > own.vocabulary:
+        raise ValueError(
+            f"{given.name} has token ids below {given.vocabulary}, the run was trained on ids below {own.vocabulary}; "
+            "give texts in the ids of its training, rare words as one of them"
+        )
     # A data set that brings a normalisation of its own was fitted to another training split.
     given = replace(
         given,
