@@ -202,6 +202,25 @@ class TestDecoding:
         ):
             data.folder(root)
 
+    def test_mirrored_only_in_training_and_only_if_wanted(self, tmp_path):
+        pixels = np.zeros((6, 6, 3), "u1")
+        pixels[:, :3] = 200
+        for k in range(60):
+            path = tmp_path / "x" / "ab"[k % 2] / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+
+        def sides(splits, part, generator=None):
+            inputs = torch.cat(
+                [inputs for inputs, _ in splits.batches(part, batch_size=9, generator=generator)]
+            )
+            return set((inputs[:, 0, 0, 0] > inputs[:, 0, 0, 5]).tolist())
+
+        mirrored, plain = data.folder(tmp_path / "x"), data.folder(tmp_path / "x", flip=False)
+        assert sides(mirrored, "train", torch.Generator().manual_seed(0)) == {True, False}
+        assert sides(mirrored, "test") == {True}
+        assert sides(plain, "train", torch.Generator().manual_seed(0)) == {True}
+
     def test_normalisation_is_that_of_the_training_images(self, tmp_path):
         splits = data.folder(write_classes(tmp_path / "x", {"a": 20, "b": 20}))
         batch, _ = next(iter(splits.batches("train", batch_size=100)))

@@ -23,6 +23,7 @@ def folder(
     *,
     size: int | None = None,
     channels: int = 3,
+    flip: bool = True,
     train: str = "train",
     val: str = "val",
     test: str = "test",
@@ -42,6 +43,8 @@ def folder(
         size: Height and width to bring images to: the shorter side is scaled, then the centre is cut out.
             If not given, images that all have one size of at most 224 pixels keep it; others get 224.
         channels: 3 for colour, 1 for grey.
+        flip: Mirror training images left to right at random; not for classes that a mirror changes, such as
+            writing, or left and right.
         train: Name of the training split's folder.
         val: Name of the validation split's folder; ``valid`` and ``validation`` are found too.
         test: Name of the test split's folder.
@@ -74,7 +77,7 @@ def folder(
         test=parts.pop("test"),
         shifts=parts,
         normalisation=found.normalisation,
-        augmentation=Augmentation(flip=True),
+        augmentation=Augmentation(flip=True) if flip else None,
     )
 
 
