@@ -1,6 +1,7 @@
 """What the engine computes: schedules, accumulation, precision, freezing, selection, and when it stops."""
 
 import gc
+import hashlib
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,6 +24,7 @@ from macc.training import engine, frozen, optimisation, selection
 from macc.training import recipe as recipes
 from macc.training._bf16 import ensure_bf16_runs
 from macc.training.fitting import build_model
+from macc.training.runs import run_hash, run_path
 
 
 @pytest.fixture(autouse=True)
@@ -624,10 +627,36 @@ def test_the_environment_is_recorded(tmp_path):
     assert {"commit", "processor", "cores", "python", "device"} <= set(found)
 
 
+def test_a_changed_weight_file_is_another_run(tmp_path):
+    path = tmp_path / "w.safetensors"
+    recipe = own_recipe(model="linear", pretrained=str(path), epochs=1)
+    found = []
+    for seed in (0, 1, 0):
+        weights = torch.randn(3, 6, generator=torch.Generator().manual_seed(seed))
+        save_file({"1.weight": weights, "1.bias": torch.zeros(3)}, path)
+        run = training.fit(recipe, data=tabular(), out=tmp_path / "runs")
+        assert run.environment["weights_sha256"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+        found.append(run)
+
+    assert found[0] == found[2]
+    assert found[0].path != found[1].path
+    assert found[0].metrics != found[1].metrics
+
+
+def test_weights_in_a_folder_are_part_of_a_runs_hash_and_runs_without_keep_theirs(tmp_path):
+    folder = own_recipe(model=f"hf:{tmp_path}")
+    plain = run_hash(folder, "data")
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    one = run_hash(folder, "data")
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+
+    assert len({plain, one, run_hash(folder, "data")}) == 3
+    parts = [folder.to_dict(), "data", macc.__version__, None]
+    assert plain == hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
 def test_names_on_disk_are_plain():
     recipe = own_recipe(dataset="arrays:/tmp/Über Data.npz", model="hf:facebook/deit-tiny")
-    from macc.training.runs import run_path
-
     assert (
         run_path("runs", recipe, "0123456789abcdef").name
         == "arrays-tmp-ber-data.npz-hf-facebook-deit-tiny-0123456789ab"

@@ -42,6 +42,7 @@ from macc.training.runs import (
     locked,
     run_hash,
     run_path,
+    weights_read,
     write_rows,
 )
 from macc.training.selection import at_chance, candidate_epochs, chosen_epoch
@@ -72,8 +73,9 @@ def fit(
 ) -> Run:
     """Train a recipe to its end, from wherever an earlier start left it.
 
-    A run that is finished is found by the hash of recipe, data and version, and returned as it is. A run that
-    was broken off goes on from its last checkpoint and ends as if nothing had happened.
+    A run that is finished is found by the hash of recipe, data, version and the weight file it started from, and
+    returned as it is. A run that was broken off goes on from its last checkpoint and ends as if nothing had
+    happened.
 
     Args:
         recipe: A recipe, or the name or path of one.
@@ -140,6 +142,7 @@ def fit(
                 splits,
                 run,
                 key,
+                weights_read(recipe) if model is None else None,
                 accelerator,
                 display,
                 stop,
@@ -315,6 +318,7 @@ def _train(
     data: Splits,
     run: Run,
     key: str,
+    weights: Mapping[str, str] | None,
     accelerator: Accelerator,
     display: Display,
     stop: StopRequest,
@@ -324,7 +328,11 @@ def _train(
 ) -> Learner:
     main = accelerator.is_main_process
     here = environment(
-        device=accelerator.device, processes=accelerator.num_processes, data_digest=data.digest(), key=key
+        device=accelerator.device,
+        processes=accelerator.num_processes,
+        data_digest=data.digest(),
+        key=key,
+        weights=weights,
     )
     if main:
         remove_leftovers(run.path, below=True)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -140,14 +141,14 @@ def open_run(path: str | Path) -> Run:
 
 
 def run_hash(recipe: Recipe, data: Splits | str, model: nn.Module | None = None) -> str:
-    """The hash of what decides a run: recipe, data and version, and the initial weights of a user's own model.
+    """The hash of what decides a run: recipe, data and version, and the weights that a user starts from.
 
     Args:
         recipe: The resolved recipe.
         data: What it is trained on, or the digest of it.
         model: A user's own model.
     """
-    own = None if model is None else _weights_digest(model)
+    own = weights_read(recipe) if model is None else _weights_digest(model)
     digest = data if isinstance(data, str) else data.digest()
     parts = [recipe.to_dict(), digest, __version__, own]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -159,6 +160,28 @@ def _weights_digest(model: nn.Module) -> str:
         found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
         found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def weights_read(recipe: Recipe) -> dict[str, str] | None:
+    """The SHA-256 of each file on this disk that a recipe's model starts from; ``None`` where there is none."""
+    library, _, place = recipe.model.partition(":")
+    if recipe.pretrained is not None:
+        files = [Path(recipe.pretrained).expanduser()]
+    else:
+        files = sorted(Path(place).glob("*.safetensors")) if library == "hf" and place else []
+    found = {}
+    for file in files:
+        if file.is_file():  # where it is not, building the model says so
+            status = file.stat()
+            found[file.name] = _file_digest(file.resolve(), status.st_size, status.st_mtime_ns)
+    return found or None
+
+
+@cache
+def _file_digest(path: Path, _size: int, _time: int) -> str:
+    """The SHA-256 of a file, read once as long as its size and time stay what they are."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def run_path(out: str | PathLike[str], recipe: Recipe, key: str) -> Path:
@@ -186,7 +209,14 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def environment(*, device: torch.device, processes: int, data_digest: str, key: str) -> dict[str, Any]:
+def environment(
+    *,
+    device: torch.device,
+    processes: int,
+    data_digest: str,
+    key: str,
+    weights: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """What a result may depend on beside its recipe."""
     return {
         "macc": __version__,
@@ -200,6 +230,7 @@ def environment(*, device: torch.device, processes: int, data_digest: str, key: 
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "num_processes": processes,
         "data_sha256": data_digest,
+        **({} if weights is None else {"weights_sha256": dict(weights)}),
         "run_sha256": key,
     }
 
