@@ -240,7 +240,8 @@ def ensemble(runs: Sequence[Run], out: str | PathLike[str], *, split: str = "tes
 
     Args:
         runs: Finished runs on the same data.
-        out: The ``.npz`` to write: ``probs``, ``labels`` and their logarithm as ``logits``.
+        out: The ``.npz`` to write: ``labels``, and as ``logits`` the logarithm of the mean probabilities, whose
+            softmax they are.
         split: Which of their predictions.
 
     Returns:
@@ -268,12 +269,5 @@ def ensemble(runs: Sequence[Run], out: str | PathLike[str], *, split: str = "tes
     probs = cast("Tensor", total) / len(runs)
     tiny = torch.finfo(torch.float64).tiny
     with full_disk_explained(path):
-        write_arrays(
-            path,
-            {
-                "probs": probs.numpy(),
-                "logits": probs.clamp(min=tiny).log().float().numpy(),
-                "labels": labels.numpy(),
-            },
-        )
+        write_arrays(path, {"logits": probs.clamp(min=tiny).log().numpy(), "labels": labels.numpy()})
     return path
