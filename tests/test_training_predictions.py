@@ -1,6 +1,7 @@
 """After training: other data, noise, moments, ensembles; and the commands for them."""
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -207,6 +208,33 @@ def test_the_train_command_says_what_it_did(tmp_path):
         tmp_path,
     )
     assert "is finished already" in again.out
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "ensemble"])
+def test_a_place_below_a_file_is_one_sentence(runs, tmp_path, command):
+    file = tmp_path / "file"
+    file.write_text("")
+    first, second = (one.path for one in runs[:2])
+    words, reason = {
+        "train": (["digits", "--scale", "smoke", "--out", file], "Not a directory"),
+        "predict": ([first, "-o", file / "x"], "Not a directory"),
+        "ensemble": ([first, second, "-o", file / "x.npz"], "it is not a folder"),
+    }[command]
+    result = run(command, *words)
+
+    assert result.code == 2
+    assert re.fullmatch(rf"macc: {file}\S* cannot be written or read: {reason}\n", result.err)
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(runs, tmp_path, monkeypatch):
+    def refuse(**_):  # whoever runs the tests may be allowed everything
+        raise PermissionError(13, "Permission denied", str(tmp_path / ".writing-x"))
+
+    monkeypatch.setattr("macc._writing.tempfile.mkstemp", refuse)
+    result = run("ensemble", runs[0].path, runs[1].path, "-o", tmp_path / "x.npz")
+
+    assert result.code == 2
+    assert result.err == f"macc: {tmp_path / 'x.npz'} cannot be written or read: Permission denied\n"
 
 
 def test_recipes_by_the_command():

@@ -33,7 +33,11 @@ def write_whole(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that appears under its name only when everything was written and reached the disk."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
+    except OSError as error:
+        error.filename = str(path)  # and not the temporary name, which says nothing to a user
+        raise
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -742,11 +742,21 @@ def main() -> None:
     try:
         app()
     except ValueError as error:
-        rank = os.environ.get("RANK", "0")
-        typer.echo(f"macc: {error}" if rank == "0" else f"macc: process {rank}: {error}", err=True)
-        _end(2)
+        _refuse(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # "File exists" is what the system says of a folder that cannot be made.
+        reason = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror
+        _refuse(f"{error.filename} cannot be written or read: {reason}")
     except SystemExit as end:
         _end(end.code)
+
+
+def _refuse(reason: str) -> NoReturn:
+    rank = os.environ.get("RANK", "0")
+    typer.echo(f"macc: {reason}" if rank == "0" else f"macc: process {rank}: {reason}", err=True)
+    _end(2)
 
 
 def _end(code: str | int | None) -> NoReturn:

@@ -301,11 +301,11 @@ def _has_head(model: nn.Module) -> bool:
 
 def _lock(stack: ExitStack, path: Path, accelerator: Accelerator) -> None:
     """The main process takes the folder; the others hear whether it could."""
-    refused: ValueError | None = None
+    refused: Exception | None = None
     if accelerator.is_main_process:
         try:
             stack.enter_context(locked(path))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             refused = error
     refused = engine.agreed(accelerator, refused)
     if refused is not None:
