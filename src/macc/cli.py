@@ -626,6 +626,11 @@ def calibrate(
     output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
     if output.suffix != ".npz":
         raise ValueError(f"{output}: calibrated probabilities are written as .npz")
+    calibrator = output.with_suffix(".json")
+    if json is not None and json.resolve() in (output.resolve(), calibrator.resolve()):
+        raise ValueError(
+            f"--json {json} would overwrite what -o {output} writes; give the numbers another name"
+        )
     files = files_of(fit)
     val = pooled(files, [_load(file, None, logits, label_column) for file in files])
     test = _load(apply, None, logits, label_column)
@@ -641,10 +646,10 @@ def calibrate(
             on_progress=on_progress,
         )
     write_probs(output, result)
-    result.calibrator.save(output.with_suffix(".json"))
+    result.calibrator.save(calibrator)
     if json is not None:
         write_json(json, result.to_dict())
-    typer.echo(f"{result}\n\n{output}\n{output.with_suffix('.json')}")
+    typer.echo(f"{result}\n\n{output}\n{calibrator}")
 
 
 @app.command()
