@@ -95,6 +95,21 @@ def test_of_two_settings_the_later_counts():
     assert (back.optimiser.name, back.optimiser.lr) == ("sgd", 0.3)
 
 
+def test_a_hash_in_a_setting_is_no_comment(tmp_path):
+    def dataset(value):
+        recipe = load("digits", overrides=[f"dataset={value}"])
+        (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+        assert load(tmp_path / "recipe.yaml").to_dict() == recipe.to_dict()
+        return recipe.dataset
+
+    assert dataset("arrays:my data #2.npz") == "arrays:my data #2.npz"
+    assert dataset("#2") == "#2"
+    assert dataset("'arrays:my data #2.npz'") == "arrays:my data #2.npz"
+    assert load("digits", overrides=["optimiser={name: adam, lr: 0.1}"]).optimiser.lr == 0.1
+    with pytest.raises(ValueError, match="epochs must be .*, got '3 # few'"):
+        load("digits", overrides=["epochs=3 # few"])
+
+
 def test_auto_is_resolved_by_what_the_loss_needs():
     steps = ["schedule={name: multistep, milestones: [10, 20]}"]
     with_macc = load("digits", overrides=steps).resolved()

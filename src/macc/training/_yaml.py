@@ -67,6 +67,12 @@ def parse(text: str, where: str) -> Any:
         raise ValueError(f"{where}: {error}") from None
 
 
+def ends_in_comment(text: str) -> bool:
+    """Whether YAML would leave out the end of a value as a comment."""
+    node = yaml.compose(text, Loader=_Loader)
+    return text[0 if node is None else node.end_mark.index :].lstrip().startswith("#")
+
+
 def comments(text: str) -> dict[str, str]:
     """The comment on the line of each value, by dotted key."""
     lines = text.splitlines()

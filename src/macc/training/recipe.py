@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from macc.training._yaml import comments, parse, read_text
+from macc.training._yaml import comments, ends_in_comment, parse, read_text
 
 Scale = Literal["smoke", "cpu", "full"]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -436,7 +436,9 @@ def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ValueError(f"`--set` takes key=value, as in --set optimiser.lr=0.01, got {text!r}")
-    return key.strip(), parse(value, f"--set {text}")
+    found = parse(value, f"--set {text}")
+    # Nobody comments on a command line: a # belongs to the text, for example to the name of a file.
+    return key.strip(), value.strip() if ends_in_comment(value) else found
 
 
 def _get(values: dict[str, Any], key: str) -> dict[str, Any]:
