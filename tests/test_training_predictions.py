@@ -121,6 +121,16 @@ def test_other_classes_are_refused(runs):
         training.predict(runs[0], data="synthetic")
 
 
+def test_missing_data_files_are_looked_for_where_root_says(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("MACC_OFFLINE", "1")
+    result = run("predict", runs[0].path, "--data", "cifar10_c", "--root", tmp_path)
+
+    assert result.code == 2
+    assert f"cifar10 is not in {tmp_path} " in result.err
+    assert "say where it is with --root or $MACC_DATA" in result.err
+    assert "--data" not in result.err
+
+
 def test_the_mean_of_probabilities(runs, tmp_path):
     path = tmp_path / "ensemble.npz"
     result = run("ensemble", runs[0].path, runs[1].path, runs[2].path, "-o", path)

@@ -165,14 +165,14 @@ def predict(
     """Write the logits of a finished run for more data."""
     from macc import training
 
-    written = training.predict(
-        training.open_run(run),
-        data=data,
-        perturb=perturb,
-        moments=moments,
-        out=output,
-        root=root,
-    )
+    chosen = training.open_run(run)
+    try:
+        written = training.predict(chosen, data=data, perturb=perturb, moments=moments, out=output, root=root)
+    except ValueError as error:
+        # In all other commands --data is the folder with data files; here it names a data set.
+        raise ValueError(
+            str(error).replace("with --data or $MACC_DATA", "with --root or $MACC_DATA")
+        ) from error
     typer.echo("\n".join(map(str, written)))
 
 
