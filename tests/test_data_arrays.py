@@ -149,6 +149,14 @@ class TestNpz:
         torch.testing.assert_close(batch.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
         torch.testing.assert_close(batch.std(0, correction=0), torch.ones(5))
 
+    def test_one_set_can_stay_whole(self, tmp_path):
+        np.savez(tmp_path / "mine.npz", features=FEATURES, labels=LABELS)
+        splits = data.load(f"arrays:{tmp_path / 'mine.npz'}", cut=False)
+
+        for part in splits.parts().values():
+            np.testing.assert_array_equal(part.inputs.numpy(), FEATURES)
+            np.testing.assert_array_equal(part.labels.numpy(), LABELS)
+
     def test_a_relative_path_is_below_root(self, tmp_path, monkeypatch):
         np.savez(tmp_path / "mine.npz", features=FEATURES, labels=LABELS)
 

@@ -61,6 +61,16 @@ class TestLayouts:
             assert torch.equal(part.labels, (part.inputs[:, 0, 0, 0] >= 30).long())
             assert torch.equal(part.inputs[:, 2], 255 - part.inputs[:, 0])
 
+    def test_class_folders_can_stay_whole(self, tmp_path):
+        root = write_classes(tmp_path / "pets", {"cat": 30, "dog": 20})
+        cut = data.load(f"folder:{root}")
+        splits = data.load(f"folder:{root}", cut=False)
+
+        assert len(cut.test) == 10
+        for part in splits.parts().values():
+            assert part.inputs[:, 0, 0, 0].tolist() == list(range(50))
+            assert part.labels.tolist() == 30 * [0] + 20 * [1]
+
     def test_split_folders_and_shifts(self, tmp_path):
         root = tmp_path / "x"
         for start, (split, count) in enumerate([("train", 10), ("validation", 3), ("test", 4), ("night", 2)]):

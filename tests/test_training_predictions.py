@@ -121,6 +121,31 @@ def test_other_classes_are_refused(runs):
         training.predict(runs[0], data="synthetic")
 
 
+def test_all_rows_of_a_file_without_splits_are_predicted_in_their_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, count in (("site1", 100), ("site2", 60)):
+        labels = rng.integers(0, 3, count)
+        np.savez(f"{name}.npz", features=rng.normal(size=(count, 4)) + labels[:, None], labels=labels)
+    settings = ["dataset=arrays:site1.npz", "epochs=1", "model=linear"]
+    trained = training.fit(
+        recipes.load("embeddings", loss="CrossEntropy", overrides=settings), out="runs", resamples=100
+    )
+    result = run("predict", trained.path, "--data", "arrays:site2.npz")
+
+    assert result.code == 0, result.err
+    logits, labels = trained.predictions("site2/test")
+    given = arrays(tmp_path / "site2.npz")
+    assert labels.tolist() == given["labels"].tolist()
+    train = data.load("arrays:site1.npz")
+    model = training.fitting.build_model(trained.recipe, train)
+    model.load_state_dict(trained.weights())
+    inputs = train.normalisation(torch.from_numpy(given["features"]).float())
+    torch.testing.assert_close(logits, model(inputs).detach())
+    again = run("predict", trained.path, "--data", f"arrays:{tmp_path / 'site1.npz'}")
+    assert "site1 is what the run was trained on and has no shifted test set" in again.err
+
+
 def test_missing_data_files_are_looked_for_where_root_says(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MACC_OFFLINE", "1")
     result = run("predict", runs[0].path, "--data", "cifar10_c", "--root", tmp_path)

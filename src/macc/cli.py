@@ -151,7 +151,10 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     data: Annotated[
         str | None,
-        typer.Option(help="A data set whose shifted test sets to predict, as in `macc data list`."),
+        typer.Option(
+            help="A data set whose shifted test sets to predict, as in `macc data list`; all of arrays:PATH or "
+            "folder:PATH where that has no test split."
+        ),
     ] = None,
     perturb: Annotated[
         bool, typer.Option("--perturb", help="Validation logits under Gaussian noise of ten levels.")

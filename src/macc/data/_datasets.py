@@ -97,7 +97,9 @@ def known() -> dict[str, Dataset[...]]:
     return {name: value for name, value in vars(data).items() if isinstance(value, Dataset)}
 
 
-def load(name: str, *, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
+def load(
+    name: str, *, root: str | PathLike[str] | None = None, verify: bool = True, cut: bool = True
+) -> Splits:
     """A data set by its name, in its splits.
 
     Args:
@@ -109,6 +111,8 @@ def load(name: str, *, root: str | PathLike[str] | None = None, verify: bool = T
             A relative ``PATH`` in ``name`` is below ``root`` where that is given, else below the
             current folder.
         verify: Check files against their published checksums before they are opened.
+        cut: Of your own files: cut splits that are not there from the training samples; see
+            :func:`macc.data.arrays`.
 
     Returns:
         ``train``, ``val``, ``test`` and ``shifts``, each with ``len()``, ``.inputs`` and ``.labels``.
@@ -131,7 +135,7 @@ def load(name: str, *, root: str | PathLike[str] | None = None, verify: bool = T
                 f"{head!r} reads your own files and needs their path: write {head}:PATH "
                 f"(got {name!r}{'' if root is None else f' and root={str(root)!r}'})"
             )
-        return found(Path(path) if root is None else Path(root) / path)
+        return found(Path(path) if root is None else Path(root) / path, cut=cut)
     if colon:
         own = " and ".join(f"{key}:PATH" for key, value in sets.items() if value.needs_path)
         raise ValueError(

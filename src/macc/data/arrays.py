@@ -42,7 +42,12 @@ class _Group:
     needs_path=True,
 )
 def arrays(
-    path: str | PathLike[str], *, train: str = "train", val: str = "val", test: str = "test"
+    path: str | PathLike[str],
+    *,
+    train: str = "train",
+    val: str = "val",
+    test: str = "test",
+    cut: bool = True,
 ) -> Splits:
     """Your own arrays: an ``.npz`` or a ``.parquet`` file.
 
@@ -64,6 +69,8 @@ def arrays(
         train: Name of the training split in the file.
         val: Name of the validation split in the file; ``valid`` and ``validation`` are found too.
         test: Name of the test split in the file.
+        cut: Whether splits that are not there are cut from the training samples. If not, all of these stand for
+            them, in the order of the file: to be predicted, not to be trained on.
 
     Example:
         >>> import tempfile
@@ -90,9 +97,11 @@ def arrays(
         name: Part(inputs=_inputs(file, kind, group.inputs), labels=_labels(file, group.labels, classes))
         for name, group in groups.items()
     }
-    fitted, tested = parts.pop(train), parts.pop(test, None)
+    fitted = parts.pop(train)
+    whole = None if cut else fitted
+    tested = parts.pop(test, whole)
     validation = named_split("val", {"train": train, "val": val, "test": test}, parts, file)
-    validated = None if validation is None else parts.pop(validation)
+    validated = whole if validation is None else parts.pop(validation)
     if tested is None:
         chosen, rest = stratified_split(fitted.labels, 0.2)
         tested, fitted = fitted.take(chosen), fitted.take(rest)

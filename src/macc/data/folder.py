@@ -27,6 +27,7 @@ def folder(
     train: str = "train",
     val: str = "val",
     test: str = "test",
+    cut: bool = True,
 ) -> Splits:
     """Your own images: ``PATH/<class>/*.jpg``, or ``PATH/<split>/<class>/*.jpg`` with named splits.
 
@@ -48,6 +49,8 @@ def folder(
         train: Name of the training split's folder.
         val: Name of the validation split's folder; ``valid`` and ``validation`` are found too.
         test: Name of the test split's folder.
+        cut: Whether splits that are not there are cut from the training images. If not, all of these stand for
+            them, in the order of their names: to be predicted, not to be trained on.
     """
     source = Path(path).expanduser()
     if channels not in (1, 3):
@@ -63,18 +66,19 @@ def folder(
     found = decoded(
         source,
         name=name,
-        layout=["folder", names],
-        scan=lambda root: _in_order(_scan(root, names)),
+        layout=["folder", names] if cut else ["folder", names, "whole"],
+        scan=lambda root: _in_order(_scan(root, names), cut),
         form=Form(channels=channels, size=size),
     )
     parts = dict(found.parts)
+    fitted = parts.pop("train")
     return Splits(
         name=name,
         kind="image",
         classes=found.classes,
-        train=parts.pop("train"),
-        val=parts.pop("val"),
-        test=parts.pop("test"),
+        train=fitted,
+        val=parts.pop("val", fitted),
+        test=parts.pop("test", fitted),
         shifts=parts,
         normalisation=found.normalisation,
         augmentation=Augmentation(flip=True) if flip else None,
@@ -126,11 +130,11 @@ def _classes(root: Path) -> list[Sample]:
     return samples
 
 
-def _in_order(parts: dict[str, list[Sample]]) -> dict[str, list[Sample]]:
-    """All parts, the missing ones cut from training: each becomes one stretch of the cache."""
+def _in_order(parts: dict[str, list[Sample]], cut: bool) -> dict[str, list[Sample]]:
+    """All parts, the missing ones cut from training if they may be: each becomes one stretch of the cache."""
     parts = dict(parts)
     for name, share in (("test", 0.2), ("val", 0.1)):
-        if name not in parts:
+        if cut and name not in parts:
             labels = [sample.label for sample in parts["train"]]
             index = {label: k for k, label in enumerate(sorted(set(labels)))}
             chosen, rest = stratified_split(torch.tensor([index[label] for label in labels]), share)
@@ -141,5 +145,5 @@ def _in_order(parts: dict[str, list[Sample]]) -> dict[str, list[Sample]]:
                 )
             parts[name] = [parts["train"][k] for k in chosen.tolist()]
             parts["train"] = [parts["train"][k] for k in rest.tolist()]
-    first = ("train", "val", "test")
+    first = [name for name in ("train", "val", "test") if name in parts]
     return {name: parts[name] for name in [*first, *(name for name in parts if name not in first)]}

@@ -18,7 +18,7 @@ from macc.training import checkpoints, engine
 from macc.training._files import full_disk_explained, write_arrays
 from macc.training._randomness import derived_seed, kept_generators, seed_everything
 from macc.training.fitting import Tensors, build_model, splits_for, with_head
-from macc.training.recipe import Subset
+from macc.training.recipe import Recipe, Subset
 from macc.training.runs import Run
 
 NOISE_LEVELS = 10
@@ -47,7 +47,8 @@ def predict(
         run: A finished run.
         data: A data set, by name or loaded: its shifted test sets are predicted, and its test set where it is
             not the run's own. Inputs are normalised as in training, and of each part as many samples are used as
-            the run's recipe used of its own test set.
+            the run's recipe used of its own test set. Of files of your own (``arrays:PATH``, ``folder:PATH``) that
+            have no test split, and on which the run was not trained, all samples are predicted, in their order.
         model: The model of a run that was trained on a module of your own.
         trained_on: The data of a run that was trained on data of your own, as :func:`fit` got them.
         moments: Add mean and variance of the logits under dropout; needs an MC-dropout head.
@@ -101,7 +102,7 @@ def predict(
             logits = _averaged(network, own, recipe.eval_batch_size, device, passes)
             write(f"test-{passes}-passes", {"logits": logits, "labels": own.test.labels.cpu()})
             return written
-        for name, splits, part in _parts(own, data, root, subset=recipe.subset, perturb=perturb):
+        for name, splits, part in _parts(recipe, own, data, root, perturb=perturb):
             if on_part is not None:
                 on_part(name)
             write(name, _arrays(network, splits, part, recipe.eval_batch_size, device, moments, recipe.seed))
@@ -114,17 +115,20 @@ def predict(
 
 
 def _parts(
+    recipe: Recipe,
     own: Splits,
     data: str | Splits | None,
     root: str | PathLike[str] | None,
     *,
-    subset: Subset,
     perturb: bool,
 ) -> list[tuple[str, Splits, str]]:
     """What to predict: file name, data set, part."""
     if data is None:
         return [] if perturb else [("val", own, "val"), ("test", own, "test")]
-    given = datasets.load(data, root=root) if isinstance(data, str) else data
+    if isinstance(data, str):
+        given = datasets.load(data, root=root, cut=_place(data, root) == _place(recipe.dataset, root))
+    else:
+        given = data
     if given.classes != own.classes:
         raise ValueError(
             f"{given.name} has the classes {', '.join(given.classes[:3])}, …, the run was trained on "
@@ -140,8 +144,8 @@ def _parts(
         given,
         normalisation=own.normalisation,
         augmentation=None,
-        test=_cut(given.test, subset),
-        shifts={name: _cut(part, subset) for name, part in given.shifts.items()},
+        test=_cut(given.test, recipe.subset),
+        shifts={name: _cut(part, recipe.subset) for name, part in given.shifts.items()},
     )
     # Corrupted sets bring the clean test images along, which are predicted already.
     parts = list(given.shifts) + ([] if _same(given.test, own.test) else ["test"])
@@ -149,6 +153,12 @@ def _parts(
         raise ValueError(f"{given.name} is what the run was trained on and has no shifted test set")
     folder = re.sub(r"[^a-z0-9._-]+", "-", given.name.lower())
     return [(f"{folder}/{part}", given, part) for part in parts]
+
+
+def _place(name: str, root: str | PathLike[str] | None) -> tuple[str, Path]:
+    """What kind of files a data set is read from, and where a user's own are."""
+    kind, _, path = name.partition(":")
+    return kind, Path(root or "", path).expanduser().resolve()
 
 
 def _same(one: Part, other: Part) -> bool:
