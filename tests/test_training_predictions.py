@@ -97,12 +97,25 @@ def test_tokens_unknown_to_the_run_are_refused():
         _own_splits("texts", dict.fromkeys(("train", "val", "test", "b"), (t, labels)))
         for t in (tokens, tokens + 5)
     )
-    cut = recipes.Subset()
+    recipe = recipes.load("digits")
 
     assert (own.vocabulary, more.vocabulary) == (40, 45)
-    assert [name for name, *_ in _parts(own, own, None, subset=cut, perturb=False)] == ["texts/b"]
+    assert [name for name, *_ in _parts(recipe, own, own, None, perturb=False)] == ["texts/b"]
     with pytest.raises(ValueError, match="texts has token ids below 45, the run was trained on ids below 40"):
-        _parts(own, more, None, subset=cut, perturb=False)
+        _parts(recipe, own, more, None, perturb=False)
+
+
+def test_perturbed_logits_have_moments_too(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("macc.training.predictions.NOISE_LEVELS", 2)
+    monkeypatch.setattr("macc.training.predictions.BISECTIONS", 2)
+    result = run("predict", runs[0].path, "--perturb", "--moments", "-o", tmp_path)
+    found = [arrays(path) for path in result.out.split()]
+
+    assert len(found) == 2, result.err
+    for one in found:
+        assert (one["variance"] > 0).all()
+        assert np.corrcoef(one["mean"].ravel(), one["logits"].ravel())[0, 1] > 0.95
+    assert not np.array_equal(found[0]["mean"], found[1]["mean"])
 
 
 def test_noise_on_tokens_is_refused():

@@ -89,6 +89,7 @@ def predict(
             "--set head.p=0.2, or leave out --moments"
         )
     folder = run.path / "predictions" if out is None else Path(out)
+    size = recipe.eval_batch_size
     written = []
 
     def write(name: str, arrays: dict[str, Tensor]) -> None:
@@ -99,18 +100,29 @@ def predict(
     with kept_generators(), full_disk_explained(folder):
         if passes is not None:
             seed_everything(recipe.seed, "passes", passes)
-            logits = _averaged(network, own, recipe.eval_batch_size, device, passes)
+            logits = _averaged(network, own, size, device, passes)
             write(f"test-{passes}-passes", {"logits": logits, "labels": own.test.labels.cpu()})
             return written
         for name, splits, part in _parts(recipe, own, data, root, perturb=perturb):
             if on_part is not None:
                 on_part(name)
-            write(name, _arrays(network, splits, part, recipe.eval_batch_size, device, moments, recipe.seed))
+            arrays = {
+                "logits": engine.predict(network, splits, part, batch_size=size, device=device),
+                "labels": splits.parts()[part].labels.cpu(),
+            }
+            if moments:
+                seed_everything(recipe.seed, "moments", part)
+                arrays |= _moments(network, splits, part, size, device)
+            write(name, arrays)
         if perturb:
-            for level, arrays in enumerate(_perturbed(network, own, recipe.eval_batch_size, device), start=1):
+            for level, arrays in enumerate(_perturbed(network, own, size, device), start=1):
+                name = f"val/gaussian-{level}"
                 if on_part is not None:
-                    on_part(f"val/gaussian-{level}")
-                write(f"val/gaussian-{level}", arrays)
+                    on_part(name)
+                if moments:
+                    seed_everything(recipe.seed, "moments", name)
+                    arrays |= _moments(network, own, "val", size, device, _noise(arrays["noise"].item()))
+                write(name, arrays)
     return written
 
 
@@ -172,30 +184,24 @@ def _cut(part: Part, subset: Subset) -> Part:
     return part.subset(subset.test, seed=subset.seed)
 
 
-def _arrays(
+def _moments(
     network: nn.Module,
     splits: Splits,
     part: str,
     batch_size: int,
     device: torch.device,
-    moments: bool,
-    seed: int,
+    change: Callable[[Tensor], Tensor] = lambda inputs: inputs,
 ) -> dict[str, Tensor]:
-    labels = splits.parts()[part].labels.cpu()
-    found = {
-        "logits": engine.predict(network, splits, part, batch_size=batch_size, device=device),
-        "labels": labels,
+    """Mean and variance of the logits under dropout."""
+    with torch.inference_mode():
+        rows = [
+            heads.moments(network, change(inputs), samples=MOMENT_SAMPLES)
+            for inputs, _ in splits.batches(part, batch_size=batch_size, device=device)
+        ]
+    return {
+        "mean": torch.cat([row.mean.cpu() for row in rows]),
+        "variance": torch.cat([row.variance.cpu() for row in rows]),
     }
-    if moments:
-        seed_everything(seed, "moments", part)
-        with torch.inference_mode():
-            rows = [
-                heads.moments(network, inputs, samples=MOMENT_SAMPLES)
-                for inputs, _ in splits.batches(part, batch_size=batch_size, device=device)
-            ]
-        found["mean"] = torch.cat([row.mean.cpu() for row in rows])
-        found["variance"] = torch.cat([row.variance.cpu() for row in rows])
-    return found
 
 
 def _averaged(network: nn.Module, data: Splits, batch_size: int, device: torch.device, passes: int) -> Tensor:
@@ -211,6 +217,12 @@ def _averaged(network: nn.Module, data: Splits, batch_size: int, device: torch.d
     return torch.cat(found)
 
 
+def _noise(sd: float) -> Callable[[Tensor], Tensor]:
+    """Adds Gaussian noise to batches, to the same ones the same."""
+    generator = torch.Generator().manual_seed(derived_seed("perturb"))
+    return lambda inputs: inputs + sd * torch.randn(inputs.shape, generator=generator).to(inputs.device)
+
+
 def _perturbed(network: nn.Module, data: Splits, batch_size: int, device: torch.device) -> Any:
     """Validation logits under noise of ten levels; accuracy falls in equal steps from clean to chance."""
     if data.kind == "tokens":
@@ -218,12 +230,7 @@ def _perturbed(network: nn.Module, data: Splits, batch_size: int, device: torch.
     labels = data.val.labels.cpu()
 
     def noisy(sd: float) -> Tensor:
-        generator = torch.Generator().manual_seed(derived_seed("perturb"))
-
-        def change(inputs: Tensor) -> Tensor:
-            return inputs + sd * torch.randn(inputs.shape, generator=generator).to(inputs.device)
-
-        return engine.predict(network, data, "val", batch_size=batch_size, device=device, change=change)
+        return engine.predict(network, data, "val", batch_size=batch_size, device=device, change=_noise(sd))
 
     def accuracy(logits: Tensor) -> float:
         return float((logits.argmax(dim=1) == labels).double().mean())
