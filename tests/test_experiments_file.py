@@ -142,6 +142,60 @@ def test_points_as_methods_of_their_own(tmp_path):
     assert experiment.methods[2].loss == "CrossEntropy + 10*MACC"
 
 
+MINE = {"name": "M", "loss": "CrossEntropy + {w}*MACC", "set": {"head.p": "{0.2}"}}
+
+
+class TestPoints:
+    def made(self, **values):
+        values = {"name": "x", "datasets": "digits", "grids": {"w": [1, 2]}, "show": "points", **values}
+        return experiments.Experiment(**values)
+
+    def test_they_are_made_in_python_too(self):
+        found = self.made(methods=["NLL", MINE])
+
+        assert [method.title for method in found.methods] == ["NLL", "M, w 1", "M, w 2"]
+        assert found.methods[2].settings == {"head.p": 0.2}
+        assert found.trainings() == 3 * found.seeds
+
+    def test_a_data_set_keeps_the_methods_it_names(self):
+        rows = [
+            {"name": name, "recipe": "digits", "methods": names}
+            for name, names in (("A", ["NLL", "M"]), ("B", ["NLL"]))
+        ]
+        found = self.made(datasets=rows, methods=["NLL", MINE])
+
+        titles = [[method.title for method in found.of_row(row)] for row in found.datasets]
+        assert titles == [["NLL", "M, w 1", "M, w 2"], ["NLL"]]
+
+    def test_a_data_set_has_its_own_grids(self):
+        rows = [{"name": "A", "recipe": "digits", "grids": {"w": [2, 7]}}, {"name": "B", "recipe": "digits"}]
+        found = self.made(datasets=rows, methods=[MINE])
+
+        losses_of = {method.title: method.loss for method in found.methods}
+        assert losses_of == {f"M, w {w}": f"CrossEntropy + {w}*MACC" for w in (2, 7, 1)}
+        titles = [{method.title for method in found.of_row(row)} for row in found.datasets]
+        assert titles == [{"M, w 2", "M, w 7"}, {"M, w 1", "M, w 2"}]
+        assert [
+            m.title for m in self.made(datasets=[{**rows[0], "grids": {"w": [7]}}], methods=[MINE]).methods
+        ] == ["M"]
+
+    @pytest.mark.parametrize(
+        ("other", "key"),
+        [({"of": "M", "posthoc": "temperature"}, "of"), ({"loss": "CrossEntropy", "p_of": "M"}, "p_of")],
+    )
+    def test_nothing_is_made_of_several(self, other, key):
+        with pytest.raises(
+            ValueError, match=f"method 'T': {key}: with show: points 'M' is 2 methods; write their"
+        ):
+            self.made(methods=[MINE, {"name": "T", **other}])
+        alone = self.made(methods=[MINE, {"name": "T", **other}], grids={"w": [3]})
+        assert [method.title for method in alone.methods] == ["M", "T"]
+
+    def test_all_of_them_count_against_the_limit(self):
+        with pytest.raises(ValueError, match="this asks for 6 trainings, more than the limit of 5"):
+            self.made(methods=[MINE], limit=5)
+
+
 @pytest.mark.parametrize("name", experiments.names())
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "full"])
 def test_what_comes_with_the_package_is_valid(name, scale):

@@ -253,7 +253,59 @@ class Experiment(_Values):
                 f"this asks for {wanted} trainings, more than the limit of {self.limit}: cut a grid, or write "
                 f"limit: {wanted} if you mean it"
             )
+        if self.show == "points":
+            self._spread()
         return self
+
+    def _spread(self) -> None:
+        """Make every point of every grid a method of its own, on each data set by its own grids."""
+        several = self._several()
+        made: dict[str, dict[str, Method]] = {method.title: {} for method in self.methods}
+        rows = []
+        for row in self.datasets:
+            titles = []
+            for method in self.of_row(row):
+                found = self._at_points(method, {**self.grids, **row.grids}, several[method.title])
+                made[method.title].update({each.title: each for each in found})
+                titles += [each.title for each in found]
+            rows.append(row.model_copy(update={"methods": titles}))
+        for method in self.methods:
+            for key, other in (("of", method.of), ("p_of", method.p_of)):
+                if other is not None and several[other]:
+                    raise ValueError(
+                        f"method {method.title!r}: {key}: with show: points {other!r} is {len(made[other])} methods; "
+                        "write their losses one by one under names of their own, or show: selected"
+                    )
+        # The values are frozen for everybody else, and a validator may not return another object.
+        object.__setattr__(self, "methods", [each for found in made.values() for each in found.values()])
+        object.__setattr__(self, "datasets", rows)
+        self._check_names()
+
+    def _several(self) -> dict[str, set[str]]:
+        """The axes of each method that take several values, over all data sets: what names of points must tell."""
+        seen: dict[str, dict[str, set[_grids.Value]]] = {method.title: {} for method in self.methods}
+        for row in self.datasets:
+            for method in self.of_row(row):
+                for axis in self.axes(method, {**self.grids, **row.grids}):
+                    seen[method.title].setdefault(axis.name, set()).update(axis.values)
+        return {
+            title: {name for name, values in axes.items() if len(values) > 1} for title, axes in seen.items()
+        }
+
+    def _at_points(self, method: Method, grids: _grids.Grids, told: set[str]) -> list[Method]:
+        """A method at each of its points, called by those values that are to be told."""
+        found = []
+        for point in _grids.points(self.axes(method, grids)):
+            settings = {
+                key: _grids.literal(_grids.fill(key, value, point, grids), key)
+                if isinstance(value, str) and "{" in value
+                else value
+                for key, value in method.settings.items()
+            }
+            loss = None if method.loss is None else _grids.fill("loss", method.loss, point, grids)
+            name = ", ".join([method.title, *(f"{axis} {point[axis]}" for axis in point if axis in told)])
+            found.append(method.model_copy(update={"name": name, "loss": loss, "settings": settings}))
+        return found
 
     def _check_names(self) -> None:
         for kind, titles in (
@@ -313,9 +365,9 @@ class Experiment(_Values):
                 if method.of is not None:
                     continue
                 size = _grids.count(self.axes(method, {**self.grids, **row.grids}))
-                if self.search.trials is not None and size > 1:
+                if self.search.trials is not None and size > 1 and self.show == "selected":
                     size = min(size, self.search.trials)
-                if size == 1 or self.grid_seeds == "all":
+                if size == 1 or self.grid_seeds == "all" or self.show == "points":
                     total += size * self.seeds
                 else:
                     total += size + min(len(RULES), size) * (self.seeds - 1)
@@ -426,35 +478,7 @@ def load(
         raise ValueError(_sentence(error, where)) from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    found = found if found.show == "selected" else _spread(found)
     return _restricted(found, datasets) if datasets else found
-
-
-def _spread(experiment: Experiment) -> Experiment:
-    """Every point of every grid as a method of its own."""
-    methods = []
-    for method in experiment.methods:
-        axes = experiment.axes(method, experiment.grids)
-        for point in _grids.points(axes):
-            filled = {
-                key: _grids.literal(_grids.fill(key, value, point, experiment.grids), key)
-                if isinstance(value, str) and "{" in value
-                else value
-                for key, value in method.settings.items()
-            }
-            shown = ", ".join(f"{axis.name} {point[axis.name]}" for axis in axes if len(axis.values) > 1)
-            methods.append(
-                method.model_copy(
-                    update={
-                        "name": f"{method.title}, {shown}" if shown else method.title,
-                        "loss": None
-                        if method.loss is None
-                        else _grids.fill("loss", method.loss, point, experiment.grids),
-                        "settings": filled,
-                    }
-                )
-            )
-    return experiment.model_copy(update={"methods": methods})
 
 
 def _restricted(experiment: Experiment, wanted: Sequence[str]) -> Experiment:
