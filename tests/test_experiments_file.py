@@ -72,6 +72,9 @@ class TestGrids:
         (PLAIN + "search: {prune: true, objectives: [accuracy, sce]}\n", "`prune` compares one number"),
         (PLAIN + "search: {pruner: true}\n", "unknown key 'search.pruner'; did you mean 'prune'?"),
         (PLAIN + "scales: {tiny: {}}\n", "scales must map smoke, cpu and full"),
+        (PLAIN + "scales: {full: 3}\n", "scales.full must map keys to the values they change"),
+        (PLAIN + "grids: 3\n", "grids must map names to lists of values, as in {weight: [1, 10]}, got 3"),
+        (PLAIN + "units: {ece: 0}\n", "units.ece must be greater than 0, got 0"),
         (
             "datasets: digits\nmethods: [CrossEntropy, CrossEntropy]\n",
             "two methods are called 'CrossEntropy'",
@@ -88,6 +91,11 @@ class TestGrids:
             "cannot change the data set",
         ),
         ("datasets: digits\nmethods: [{method: NLLL}]\n", "did you mean 'NLL'?"),
+        ("datasets: digits\nmethods: [{method: [a]}]\n", "no method is called ['a']"),
+        (
+            "datasets: digits\nmethods: [{name: a, loss: Brier, set: {head: none}}, {loss: CrossEntropy, p_of: a}]\n",
+            "method 'CrossEntropy': 'a' sets no head.p whose selected value could be taken",
+        ),
         ("just words\n", "must be a mapping"),
         ("datasets: [digits\n", "cannot be read at line"),
         ("datasets: &x digits\nmethods: [*x]\n", "uses the alias *x"),
@@ -225,6 +233,18 @@ def test_only_some_data_sets():
     with pytest.raises(ValueError, match="has no data set 'CIFAR'; did you mean 'CIFAR10'"):
         experiments.load("table1", datasets=["CIFAR"])
     assert experiments.load("table7", datasets=["Photo"]).averages == {}
+
+
+def test_a_data_set_is_taken_by_its_exact_name_first(tmp_path):
+    rows = "\n".join(f"  - {{name: {name!r}, recipe: digits}}" for name in ("noise 1.0", "noise 10", "噪声"))
+    path = written(tmp_path, f"datasets:\n{rows}\nmethods: [CrossEntropy]\n")
+
+    for name in ("noise 1.0", "noise 10", "噪声"):
+        assert [row.name for row in experiments.load(path, datasets=[name]).datasets] == [name]
+    with pytest.raises(ValueError, match="mine: 'noise-10' may be 'noise 1.0' or 'noise 10'; write it as"):
+        experiments.load(path, datasets=["noise-10"])
+    with pytest.raises(ValueError, match="mine has no data set '数据'"):
+        experiments.load(path, datasets=["数据"])
 
 
 class TestPaper:

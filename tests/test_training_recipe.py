@@ -220,6 +220,14 @@ def test_a_bad_file_is_refused_by_name(tmp_path, text, message):
     assert "mine.yaml" in str(caught.value)
 
 
+def test_a_scale_that_changes_nothing_by_name_is_refused(tmp_path):
+    path = written(tmp_path, PLAIN + "scales: {smoke: 3}\n")
+    with pytest.raises(
+        ValueError, match=r"mine.yaml: scales.smoke must map keys to the values they change.* got 3$"
+    ):
+        load(path, scale="smoke")
+
+
 def test_a_name_that_is_none():
     with pytest.raises(ValueError, match="no recipe is called 'digit'; did you mean 'digits'?"):
         load("digit")

@@ -68,6 +68,7 @@ def _tests(value: object) -> object:
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f]+$")]
 Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
 Number = Annotated[int | float | str, Field(union_mode="smart")]
+Unit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Grids = dict[str, Annotated[list[Number], Field(min_length=1)]]
 Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeValidator(_tests)]
 
@@ -191,7 +192,7 @@ class Experiment(_Values):
         Field(description="Unweighted means over data sets."),
     ] = {}
     columns: Annotated[list[Column], Field(min_length=1)] = ["accuracy", "ece", "sce", "nll", "gap"]
-    units: Annotated[dict[Column, float], Field(description="1e-2 prints hundredths, and so on.")] = {}
+    units: Annotated[dict[Column, Unit], Field(description="1e-2 prints hundredths, and so on.")] = {}
     figure: Annotated[
         Figure | None, Field(description="Draw this of the paper's figures, for the methods in pairs.")
     ] = None
@@ -212,11 +213,12 @@ class Experiment(_Values):
             return values
         values = dict(values)
         library = _library()
-        values["grids"] = {
-            **library["grids"],
-            **library["cut"].get(values.get("scale"), {}),
-            **(values.get("grids") or {}),
-        }
+        grids = values.get("grids") or {}
+        if not isinstance(grids, Mapping):
+            raise ValueError(
+                f"grids must map names to lists of values, as in {{weight: [1, 10]}}, got {grids!r}"
+            )
+        values["grids"] = {**library["grids"], **library["cut"].get(str(values.get("scale")), {}), **grids}
         if isinstance(values.get("datasets"), str | dict):
             values["datasets"] = [values["datasets"]]
         if isinstance(values.get("methods"), str | dict):
@@ -333,9 +335,7 @@ class Experiment(_Values):
                 raise ValueError(f"{where}: {error}") from None
             if method.p_of is not None and criterion.needs_moments:
                 raise ValueError(f"{where}: p_of trains with one dropout mask, and {text!r} needs a variance")
-        if method.p_of is not None and not any(
-            key in ("head", "head.p") for key in self.method(method.p_of).settings
-        ):
+        if method.p_of is not None and not _sets_dropout(self.method(method.p_of)):
             raise ValueError(f"{where}: {method.p_of!r} sets no head.p whose selected value could be taken")
 
     def method(self, title: str) -> Method:
@@ -372,6 +372,10 @@ class Experiment(_Values):
                 else:
                     total += size + min(len(RULES), size) * (self.seeds - 1)
         return total
+
+
+def _sets_dropout(method: Method) -> bool:
+    return "head.p" in method.settings or method.settings.get("head", "none") != "none"
 
 
 def _one_each(axes: Sequence[_grids.Axis]) -> list[_grids.Axis]:
@@ -413,7 +417,7 @@ def _method(value: Any, library: Mapping[str, Any]) -> Any:
     if isinstance(value, dict) and "method" in value:
         value = dict(value)
         name = value.pop("method")
-        if name not in library:
+        if not isinstance(name, str) or name not in library:
             raise ValueError(f"no method is called {name!r}; {_near(str(name), list(library))}")
         return {"name": name, **library[name], **value}
     return value
@@ -466,7 +470,12 @@ def load(
         raise ValueError(
             f"{where}: scales must map smoke, cpu and full to the values they change, got {scales!r}"
         )
-    for key, value in (scales.get(scale) or {}).items():
+    changes = scales.get(scale) or {}
+    if not isinstance(changes, dict):
+        raise ValueError(
+            f"{where}: scales.{scale} must map keys to the values they change, as in {{seeds: 1}}, got {changes!r}"
+        )
+    for key, value in changes.items():
         both = isinstance(values.get(key), dict) and isinstance(value, dict)
         values[key] = {**values[key], **value} if both else value
     values = {"name": stem, **values, "scale": scale}
@@ -482,20 +491,33 @@ def load(
 
 
 def _restricted(experiment: Experiment, wanted: Sequence[str]) -> Experiment:
-    there = [row.name for row in experiment.datasets]
-    lower = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in there}
-    kept = []
-    for name in wanted:
-        found = lower.get(re.sub(r"[^a-z0-9]", "", name.lower()))
-        if found is None:
-            raise ValueError(f"{experiment.name} has no data set {name!r}; {_near(name, there)}")
-        kept.append(found)
+    kept = [_dataset(experiment, name) for name in wanted]
     return experiment.model_copy(
         update={
             "datasets": [row for row in experiment.datasets if row.name in kept],
             "averages": {k: v for k, v in experiment.averages.items() if set(v) <= set(kept)},
         }
     )
+
+
+def _dataset(experiment: Experiment, name: str) -> str:
+    """A data set by its name, or by the letters and digits of it where they name only one."""
+    there = [row.name for row in experiment.datasets]
+    if name in there:
+        return name
+    folded = _folded(name)
+    found = [each for each in there if folded and _folded(each) == folded]
+    if len(found) > 1:
+        raise ValueError(
+            f"{experiment.name}: {name!r} may be {' or '.join(map(repr, found))}; write it as the file does"
+        )
+    if not found:
+        raise ValueError(f"{experiment.name} has no data set {name!r}; {_near(name, there)}")
+    return found[0]
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _find(experiment: str | Path) -> tuple[str, str, str]:

@@ -410,7 +410,12 @@ def _scaled(values: dict[str, Any], scale: str, path: str, sources: dict[str, st
         return values
     if scale not in scales:
         raise ValueError(f"{path} has no scale {scale!r}; it has {', '.join([*scales, 'full'])}")
-    _overlay(values, scales[scale] or {}, f"scale {scale}", "", sources)
+    changes = scales[scale] or {}
+    if not isinstance(changes, dict):
+        raise ValueError(
+            f"{path}: scales.{scale} must map keys to the values they change, as in {{epochs: 1}}, got {changes!r}"
+        )
+    _overlay(values, changes, f"scale {scale}", "", sources)
     values["scale"] = scale
     sources["scale"] = f"--scale {scale}"
     return values
