@@ -204,6 +204,75 @@ def test_only_the_parts_that_tests_name_are_predicted(tmp_path):
     assert list(plan.shifted(case, "own").shifts) == case.sets["own"]
 
 
+def own_data(tmp_path, *shifts):
+    """Features of somebody's own, with shifted sets of these names; and what names them in an experiment."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for name in ("train", "test", *shifts):
+        arrays |= {f"{name}_features": rng.normal(size=(60, 4)), f"{name}_labels": np.arange(60) % 3}
+    np.savez(tmp_path / "own.npz", **arrays)
+    return f"arrays:{tmp_path / 'own.npz'}"
+
+
+class TestOwnData:
+    def test_no_shift_takes_the_place_of_the_test_split(self, tmp_path):
+        source = own_data(tmp_path, "test-2", "noise-1", "noise-2", "val-1")
+        (case,) = planned(tmp_path, datasets=source, methods=["CrossEntropy"]).cases
+
+        assert {
+            title: [name.partition("/")[2] or name for name in names] for title, names in case.tests.items()
+        } == {
+            "test": ["test"],
+            "test-2": ["test-2"],
+            "noise": ["noise-1", "noise-2"],
+            "val-1": ["val-1"],
+        }
+
+    def test_a_shift_may_have_brackets_in_its_name(self, tmp_path):
+        source = own_data(tmp_path, "site [B]", "site B")
+        (case,) = planned(tmp_path, datasets=source, methods=["CrossEntropy"]).cases
+
+        assert [case.tests[name][0].partition("/")[2] for name in ("site [B]", "site B")] == [
+            "site [B]",
+            "site B",
+        ]
+
+    def test_weights_are_found_where_training_finds_them(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / "w.safetensors").touch()
+        source = own_data(tmp_path)
+        for place in ("~/w.safetensors", "hub"):
+            assert planned(
+                tmp_path, datasets=source, methods=["CrossEntropy"], set={"pretrained": place}
+            ).cases
+        with pytest.raises(ValueError, match="pretrained: there is no file ~/v.safetensors; give its path"):
+            planned(
+                tmp_path, datasets=source, methods=["CrossEntropy"], set={"pretrained": "~/v.safetensors"}
+            )
+
+    def test_settings_are_judged_with_the_losses_of_the_methods(self, tmp_path):
+        source = own_data(tmp_path)
+        plan = planned(
+            tmp_path, datasets=source, methods=["CrossEntropy", "CrossEntropy + MACC"], set={"head": "none"}
+        )
+
+        assert plan.recipe(jobs_of(plan, "CrossEntropy")[0]).head == "none"
+        with pytest.raises(
+            ValueError, match=r"method 'CrossEntropy \+ MACC': .* needs the variance of an MC-dropout"
+        ):
+            plan.recipe(jobs_of(plan, "CrossEntropy + MACC")[0])
+
+    def test_a_control_needs_a_head_to_take_its_dropout_from(self, tmp_path):
+        target = {"name": "a", "loss": "CrossEntropy", "set": {"head": "auto"}}
+        control = {"name": "c", "loss": "CrossEntropy", "p_of": "a"}
+        plan = planned(tmp_path, datasets=own_data(tmp_path), methods=[target, control])
+
+        with pytest.raises(
+            ValueError, match="^method 'a' has no head whose dropout rate could be taken; set its"
+        ):
+            plan.recipe(jobs_of(plan, "c")[0])
+
+
 class TestCells:
     def test_a_cell_is_the_mean_over_seeds_with_its_t_interval(self, measured):
         plan, result = measured

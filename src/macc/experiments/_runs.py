@@ -141,10 +141,10 @@ class Plan:
             settings = {"dataset": name, **settings}
         overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
         source = OWN_RECIPE if own else name
-        recipe = self._load(source, overrides)
+        recipe = self._base(source, overrides)
         if ":" not in recipe.model and recipe.model not in vars(models):
             raise recipe.complaint("model", f"this version of macc has no model {recipe.model!r}")
-        if recipe.pretrained is not None and not Path(recipe.pretrained).is_file():
+        if recipe.pretrained not in (None, "hub") and not Path(recipe.pretrained).expanduser().is_file():
             raise recipe.complaint(
                 "pretrained", f"there is no file {recipe.pretrained}; give its path with `set`"
             )
@@ -154,7 +154,7 @@ class Plan:
             raise ValueError(str(error)) if own else recipe.complaint("dataset", str(error)) from error
         if own and "model" not in settings and splits.kind in MODELS:
             overrides.append(f"model={MODELS[splits.kind]}")
-            recipe = self._load(source, overrides)
+            recipe = self._base(source, overrides)
         case = Case(
             row=row,
             recipe=source,
@@ -167,6 +167,10 @@ class Plan:
         self.digest(case, recipe)  # where its subset cannot be had, say so now
         self._find_tests(case, splits, recipe)
         return case
+
+    def _base(self, name: str, overrides: Sequence[str]) -> Recipe:
+        """A recipe without its own loss, which settings for the methods' losses need not suit."""
+        return self._load(name, overrides, loss="CrossEntropy")
 
     def _load(self, name: str, overrides: Sequence[str], **changes: Any) -> Recipe:
         return recipes.load(name, scale=self.experiment.scale, overrides=overrides, **changes)
@@ -191,7 +195,8 @@ class Plan:
                         continue
                     source, parts = other
                     place = _folder(source)
-                matching = [part for part in parts if fnmatchcase(part, pattern)]
+                matching = [part for part in parts if part == pattern]  # a name may have brackets
+                matching = matching or [part for part in parts if fnmatchcase(part, pattern)]
                 if not matching:
                     raise ValueError(
                         f"{case.name} has no test set {name!r}; there are {', '.join(parts) or 'no shifted ones'}"
@@ -247,7 +252,7 @@ class Plan:
 
     def base_recipe(self, case: Case) -> Recipe:
         """The recipe of a data set, before a method changes it."""
-        return self._load(case.recipe, case.overrides)
+        return self._base(case.recipe, case.overrides)
 
     # Methods, points, runs
 
@@ -312,7 +317,8 @@ class Plan:
         selected = self.chosen(case, self.experiment.method(name), "val_accuracy")
         assert selected is not None  # noqa: S101 - asked for only when it is
         recipe = self.recipe(self.job(case, self.experiment.method(name), selected, 0))
-        assert isinstance(recipe.head, Head)  # noqa: S101 - a method whose head.p is set has one
+        if not isinstance(recipe.head, Head):
+            raise ValueError(f"method {name!r} has no head whose dropout rate could be taken; set its head.p")
         changes = [f"head.p={recipe.head.p}", "head.samples=1"]
         if isinstance(recipe.schedule, MultiStep):
             factor = recipe.schedule.last_factor
@@ -526,11 +532,10 @@ def _folder(name: str) -> str:
 
 def _own_tests(splits: Splits) -> dict[str, list[str]]:
     """In domain, and one test for each kind of shift, over its levels."""
-    kinds = dict.fromkeys(re.sub(r"-\d+$", "", name) for name in splits.shifts)
     found = {"test": ["test"]}
-    for kind in kinds:
-        levels = [name for name in splits.shifts if re.fullmatch(rf"{re.escape(kind)}(-\d+)?", name)]
-        found[kind] = [f"own/{name}" for name in levels]
+    for name in splits.shifts:
+        kind = re.sub(r"-\d+$", "", name)
+        found.setdefault(name if kind in ("test", "val") else kind, []).append(f"own/{name}")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from macc import heads
+from macc import heads, losses
 from macc.experiments._runs import Case, Plan
 from macc.training import engine
 from macc.training._randomness import kept_generators, seed_everything
@@ -61,10 +61,13 @@ def _timed(learner: Learner, steps: int | None, longest: float) -> tuple[float, 
 
 
 def seconds_of_epoch(plan: Plan, case: Case) -> float:
-    """What an epoch of a data set's recipe takes here: one is timed, or as much of it as goes into ten seconds."""
+    """What an epoch of a data set takes here, with moments if a method needs them: one is timed, ten seconds at most."""
+    methods = [method for method in plan.trained(case) if plan.ready(case, method)]
+    recipes = [plan.recipe(plan.job(case, m, plan.points(case, m)[0], 0)) for m in methods]
+    recipe = max(recipes or [plan.base_recipe(case)], key=lambda each: losses.parse(each.loss).needs_moments)
     with kept_generators():
         seed_everything(0, "timing")
-        learner = _learner(plan, case, plan.base_recipe(case))
+        learner = _learner(plan, case, recipe)
         _seconds(learner, WARM_STEPS)
         seconds, taken = _timed(learner, None, LONGEST)
         return seconds * len(learner.batches_of_epoch) / taken
