@@ -597,6 +597,38 @@ class TestFormats:
             "table.csv",
         }
 
+    def test_a_metric_that_a_test_does_not_define_is_a_dash_and_never_best(self, tmp_path):
+        result = Result(
+            "x", "", "table", "full", "0", 2, ["auroc"], {}, ["d"], ["A", "B", "C"], {"d": ["test"]}
+        )
+        for rule in ("val_accuracy", "val_nll"):
+            for name, values in (("A", (math.nan, 0.9)), ("B", (0.5, 0.7)), ("C", (0.4, 0.5))):
+                ends = interval(values)
+                result.cells.append(Cell("d", "test", name, rule, "auroc", values, *ends, 0.8))
+        row = Comparison(
+            "d", "test", "val_accuracy", "ece", "A", "B", "task", math.nan, 0, 0, math.nan, math.nan, "seeds"
+        )
+        result.comparisons.append(row)
+        write(result, tmp_path)
+        again = load_result(tmp_path)
+
+        assert math.isnan(again.cells[0].mean)
+        assert math.isnan(again.comparisons[0].p)
+        assert again.rules("d") == result.rules("d") == ["val_accuracy"]
+        for found in (result, again):
+            (sheet,) = _tables.sheets(found)
+            assert [entry.text for entry in sheet.rows[0]] == ["A", "–", "0.8000", ""]
+            assert [row[1].rank for row in sheet.rows] == [None, 1, 2]
+            for form in _tables.FORMATS:
+                assert _tables.render(found, form)
+
+    @pytest.mark.parametrize("kind", ["convergence", "timing"])
+    def test_tables_of_nothing_are_empty(self, kind):
+        result = Result("x", "", kind, "full", "0", 1, ["ece"], {}, ["d"], ["A"], {"d": ["test"]})
+
+        assert _tables.render(result, "csv") == ""
+        assert _tables.render(result, "text").startswith("x. " if kind == "convergence" else ".")
+
     def test_a_result_of_another_kind_is_refused(self, tmp_path):
         (tmp_path / "result.json").write_text("{}")
         with pytest.raises(ValueError, match="is not of result format 1"):

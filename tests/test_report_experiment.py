@@ -1,6 +1,7 @@
 """Figures and the report of an experiment: its numbers, its rule, its files, and what is missing."""
 
 import dataclasses
+import math
 import re
 import sys
 from typing import get_args
@@ -109,6 +110,17 @@ def test_the_page_has_the_cells_of_the_result(done):
     assert HOSTILE not in text
     assert text.count("<script>") == 1
     assert len(text) < 5e6
+
+
+def test_a_value_that_is_not_defined_is_a_dash(done):
+    _, result = done
+    cell = dataclasses.replace(result.cells[0], values=(math.nan, 0.5))
+    shown = dataclasses.replace(result, cells=[cell, *result.cells[1:]])
+    table = experiment._table(0, shown, cell.dataset, cell.test, cell.rule)
+    column = 1 + shown.metrics(cell.dataset).index(cell.metric)
+
+    assert [row[column].text == "–" for row in table.rows] == [name == cell.method for name in result.methods]
+    assert table.rows[result.methods.index(cell.method)][column].rank == 0
 
 
 def test_an_experiment_is_found_by_folder_file_and_name(done, monkeypatch):

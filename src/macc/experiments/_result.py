@@ -25,7 +25,7 @@ class Cell:
     rule: str
     metric: str
     values: tuple[float, ...]
-    """One for each seed, in plain units (an ECE of 2 % is 0.02)."""
+    """One for each seed, in plain units (an ECE of 2 % is 0.02); NaN where the test does not define it."""
     low: float | None
     high: float | None
     """Ends of the 95 % interval of the mean over seeds; with one seed, of the value over test samples."""
@@ -131,7 +131,8 @@ class Result:
                 found.setdefault(run.rule, {})[run.method, run.seed] = run.folder
         for cell in self.cells:
             if cell.dataset == dataset:
-                found.setdefault(cell.rule, {})[cell.test, cell.method, cell.metric] = cell.values
+                values = [None if math.isnan(value) else value for value in cell.values]  # NaN equals nothing
+                found.setdefault(cell.rule, {})[cell.test, cell.method, cell.metric] = values
         first, *others = found or {"val_accuracy": {}}
         return [first, *(rule for rule in others if found[rule] != found[first])]
 
@@ -181,10 +182,19 @@ def load_result(path: str | Path) -> Result:
         raise ValueError(f"{file} is not of result format {FORMAT}, which this version reads; run it again")
     for cell in found["cells"]:
         del cell["mean"]
-    found["cells"] = [Cell(**{**cell, "values": tuple(cell["values"])}) for cell in found["cells"]]
+    found["cells"] = [
+        Cell(**{**cell, "values": tuple(map(_number, cell["values"]))}) for cell in found["cells"]
+    ]
     found["runs"] = [Member(**run) for run in found["runs"]]
-    found["comparisons"] = [Comparison(**row) for row in found["comparisons"]]
+    found["comparisons"] = [
+        Comparison(**{key: _number(value) for key, value in row.items()}) for row in found["comparisons"]
+    ]
     return Result(**found)
+
+
+def _number(value: Any) -> Any:
+    """JSON has null for what is not a number."""
+    return math.nan if value is None else value
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,8 @@ def _has(result: Result, dataset: str, test: str, name: str, rule: str) -> bool:
 def _entry(cell: Cell | None, shown: _measure.Shown, rank: int | None) -> Entry:
     if cell is None:
         return Entry("")
+    if math.isnan(cell.mean):
+        return Entry("–")
     text = f"{shown.scale * cell.mean:{'+' if shown.better == 'zero' else ''}.{shown.digits}f}"
     if cell.low is None or cell.high is None or not shown.better:
         return Entry(text, rank)
@@ -124,7 +127,7 @@ def _paper(cell: Cell | None, shown: _measure.Shown) -> str:
 
 
 def _difference(cell: Cell | None, shown: _measure.Shown) -> str:
-    if cell is None or cell.paper is None:
+    if cell is None or cell.paper is None or math.isnan(cell.mean):
         return ""
     return f"{shown.scale * (cell.mean - cell.paper):+.{shown.digits}f}"
 
@@ -251,7 +254,7 @@ def _csv(result: Result) -> str:
     writer = csv.writer(file, lineterminator="\n")
     if result.kind != "table":
         rows = result.timings or result.curves
-        writer.writerow(rows[0])
+        writer.writerow(rows[0] if rows else ())
         writer.writerows([escape_csv(str(value)) for value in row.values()] for row in rows)
         return file.getvalue().rstrip("\n")
     head = ("dataset", "test", "rule", "method", "metric", "mean", "low", "high", "seeds", "pooled", "paper")

@@ -1,5 +1,6 @@
 """The report of an experiment: its tables over seeds, its findings, its figure, and its runs in detail."""
 
+import math
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -164,6 +165,8 @@ def _cell(cell: Found | None, unit: Unit, rank: int) -> Cell:
     if cell.low is not None and cell.high is not None and unit.better:
         ends = f"{text(cell.low)} … {text(cell.high)}"
     paper_value = "" if cell.paper is None else text(cell.paper)
+    if math.isnan(cell.mean):
+        return Cell("–", paper=paper_value)
     floor = "" if cell.floor is None else text(cell.floor)
     return Cell(text(cell.mean), cell.mean, ends, floor, rank, paper_value)
 
