@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from macc import experiments, training
-from macc.experiments import _run, _study
+from macc.experiments import _run, _study, _work
 from macc.experiments._runs import Plan
 
 WORKER = Path(__file__).parent / "grid_worker.py"
@@ -234,6 +234,52 @@ class TestOwnComparison:
         assert "at most 6 trainings of 2 epochs" in text
         assert "an epoch takes about" in text
         assert sorted(folder.rglob("*")) == before
+
+
+class TestFailures:
+    """A learning rate with which every training ends at once, in two methods that are one run."""
+
+    TEXT = (
+        "datasets: digits\nseeds: 1\nkind: convergence\nset: {epochs: 1, optimiser.lr: 1e30, subset: {train: 320}}\n"
+        "tests: {test: test}\nmethods: [CrossEntropy, {name: same, loss: CrossEntropy}]\n"
+    )
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_where_every_training_fails_there_is_one_sentence_and_no_table(self, tmp_path, workers, capfd):
+        file, out = tmp_path / "fails.yaml", tmp_path / "runs"
+        file.write_text(self.TEXT)
+        with pytest.raises(ValueError, match=r"^no training of fails finished; digits: ") as caught:
+            experiments.run(file, workers=workers, out=out, show=True)
+        lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("failed: ")]
+
+        assert "\n" not in str(caught.value)
+        names = sorted(line.split(", seed")[0] for line in lines)
+        assert names == ["failed: digits: CrossEntropy", "failed: digits: same"]
+        assert not list(out.rglob("result.json"))
+        assert not list(out.rglob("table.*"))
+
+    def test_what_failed_is_not_tried_by_every_worker(self, tmp_path, monkeypatch):
+        file = tmp_path / "fails.yaml"
+        file.write_text(self.TEXT)
+        plan = Plan(experiments.load(file), tmp_path / "runs", None)
+        plan.look()
+        tried, told = [], []
+
+        def fit(plan, job, **options):
+            tried.append(job)
+            raise ValueError("it diverged")
+
+        monkeypatch.setattr(_work, "fit", fit)
+        for _ in range(2):
+            plan.failed.clear()
+            _work.Worker(plan, tmp_path, "", told.append, failures=tmp_path / "notes").run()
+            assert list(plan.failed.values()) == ["it diverged"] * 2
+        assert len(tried) == 1
+        assert [kind for kind, _ in told] == ["begin", *["failed"] * 4]
+
+        plan.failed.clear()
+        _work.execute(plan, tmp_path, "", 1, told.append)  # the same command, given again
+        assert len(tried) == 2
 
 
 def test_workers_stop_when_asked_and_the_same_command_goes_on(tmp_path):

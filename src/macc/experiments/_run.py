@@ -52,7 +52,7 @@ def run(
         show: Tell on standard error how far it is.
 
     Returns:
-        What it found, also written as ``result.json``.
+        What it found, also written as ``result.json``; where every training fails, the first reason is raised.
 
     Example:
         >>> import tempfile
@@ -86,6 +86,7 @@ def run(
         wanted = workers if workers is not None else _workers(plan)
         with progress:
             execute(plan, folder, address, wanted, progress.tell)
+        _check_any(plan)
         result = gather(plan)
         if experiment.kind == "convergence":
             result.curves = curves(plan)
@@ -93,6 +94,13 @@ def run(
             result.fronts = _fronts(plan, address, folder)
     write(result, folder)
     return result
+
+
+def _check_any(plan: Plan) -> None:
+    """Refuse to make tables of nothing."""
+    if plan.failed and not any(plan.finished(case) for case in plan.cases):
+        job, reason = next(iter(plan.failed.items()))
+        raise ValueError(f"no training of {plan.experiment.name} finished; {job.text}: {reason}")
 
 
 def folder_of(experiment: Experiment, out: str | PathLike[str]) -> Path:

@@ -9,6 +9,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from macc import training
 from macc.experiments._file import Method
 from macc.experiments._runs import MOMENTS, Case, Job, Plan, fit, mc_name
 from macc.experiments._study import HEARTBEAT_SECONDS, GridStudy, OnEpoch, close_storage, open_storage
+from macc.training._files import write_bytes
 from macc.training.runs import locked
 
 if TYPE_CHECKING:
@@ -68,13 +70,21 @@ class Worker:
         storage: Address of the database for grids.
         tell: Hears what happens: ``("begin", text)``, ``("done", text)``, ``("failed", (job, reason))``.
         heartbeat: Seconds between signs of life in the database.
+        failures: A folder in which workers note which runs failed and why, so that none is tried by each of them.
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, storage: str, tell: Tell, *, heartbeat: int = HEARTBEAT_SECONDS
+        self,
+        plan: Plan,
+        folder: Path,
+        storage: str,
+        tell: Tell,
+        *,
+        heartbeat: int = HEARTBEAT_SECONDS,
+        failures: Path | None = None,
     ) -> None:
         self.plan, self.folder, self.address, self.tell = plan, folder, storage, tell
-        self.heartbeat = heartbeat
+        self.heartbeat, self.failures = heartbeat, failures
         self.studies: dict[tuple[str, str], GridStudy] = {}
         self.storage: optuna.storages.RDBStorage | None = None
         self.stop = _Stop()
@@ -174,6 +184,10 @@ class Worker:
                 pass
         except training.Busy:
             return False
+        note = None if self.failures is None else self.failures / run.path.name
+        if note is not None and note.is_file():
+            self._fail(job, note.read_text("utf-8"))
+            return True
         self.tell(("begin", job.text))
         epochs = self.plan.recipe(job).epochs
 
@@ -187,13 +201,18 @@ class Worker:
         except training.Busy:
             return False
         except ValueError as error:
-            self.plan.failed[job] = str(error)
-            self.tell(("failed", (job, str(error))))
+            if note is not None:
+                write_bytes(note, str(error).encode())
+            self._fail(job, str(error))
             return True
         if found.path != run.path:
             raise RuntimeError(f"{found.path} was trained where {run.path} was planned")
         self.tell(("done", job.text))
         return True
+
+    def _fail(self, job: Job, reason: str) -> None:
+        self.plan.failed[job] = reason
+        self.tell(("failed", (job, reason)))
 
     def _predict(self, case: Case, job: Job, name: str) -> bool:
         """Predict shifted data with a selected run; false if another worker has it."""
@@ -232,22 +251,26 @@ def execute(
     """
     if not plan.is_open():
         return
-    if workers == 1:
-        Worker(plan, folder, storage, tell, heartbeat=heartbeat).run()
-    else:
-        _with_processes(plan, folder, storage, workers, tell, heartbeat)
+    # Outside the folders that are kept: the next time everything that failed is tried again.
+    with tempfile.TemporaryDirectory(prefix="macc-failed-") as noted:
+        if workers == 1:
+            Worker(plan, folder, storage, tell, heartbeat=heartbeat, failures=Path(noted)).run()
+        else:
+            _with_processes(plan, folder, storage, workers, tell, heartbeat, Path(noted))
     if plan.is_open():
         raise ValueError(
             "some trainings are still open, because their workers died; give the same command again"
         )
 
 
-def _with_processes(plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, heartbeat: int) -> None:
+def _with_processes(
+    plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, heartbeat: int, failures: Path
+) -> None:
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
     with _threads(max(1, (os.cpu_count() or 1) // workers)):
         processes = [
-            context.Process(target=_process, args=(plan, folder, storage, events, heartbeat))
+            context.Process(target=_process, args=(plan, folder, storage, events, heartbeat, failures))
             for _ in range(workers)
         ]
         for process in processes:
@@ -278,6 +301,8 @@ def _listen(events: Any, plan: Plan, tell: Tell) -> None:
             if kind == "error":
                 raise ValueError(content)
             if kind == "failed":
+                if content[0] in plan.failed:
+                    continue  # every worker tells it
                 plan.failed[content[0]] = content[1]
             if kind == "searched":
                 plan.searched.add(content)
@@ -322,7 +347,7 @@ def _forwarded(processes: Sequence[BaseProcess]) -> Iterator[None]:
             process.join()
 
 
-def _process(plan: Plan, folder: Path, storage: str, events: Any, heartbeat: int) -> None:
+def _process(plan: Plan, folder: Path, storage: str, events: Any, heartbeat: int, failures: Path) -> None:
     """The life of a worker process."""
     if hasattr(os, "setsid"):
         os.setsid()  # the terminal's Ctrl-C is for the process that started it
@@ -330,7 +355,7 @@ def _process(plan: Plan, folder: Path, storage: str, events: Any, heartbeat: int
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
-        Worker(plan, folder, storage, events.put, heartbeat=heartbeat).run()
+        Worker(plan, folder, storage, events.put, heartbeat=heartbeat, failures=failures).run()
     except KeyboardInterrupt:
         sys.exit(130)
     except ValueError as error:
