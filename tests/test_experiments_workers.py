@@ -282,6 +282,18 @@ class TestFailures:
         assert len(tried) == 2
 
 
+def test_points_that_were_not_tried_are_left_alone(tmp_path):
+    file = tmp_path / "few.yaml"
+    text = GRID.replace(f"epochs: {EPOCHS}", "epochs: 1")
+    file.write_text(text + "search: {sampler: tpe, trials: 2}\n")
+    told = []
+    plan = Plan(experiments.load(file), tmp_path / "runs", None)
+    plan.look()
+    _work.execute(plan, tmp_path, f"sqlite:///{tmp_path / 'study.db'}", 1, told.append)
+
+    assert [kind for kind, _ in told].count("begin") <= 2
+
+
 def test_workers_stop_when_asked_and_the_same_command_goes_on(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "datasets: digits\nseeds: 2\nset: {epochs: 200}\nmethods: [CrossEntropy]\n"

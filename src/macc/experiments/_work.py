@@ -154,8 +154,11 @@ class Worker:
                 tried = True
             yield tried
             return
-        jobs = self.plan.open_points(case, method) or self.plan.open_repeats(case, method)
-        for job in jobs:
+        search = self.plan.experiment.search
+        some = self.plan.is_searched(method, case) and (search.trials is not None or search.prune)
+        # Points that were not to be tried, or were given up, stay as they are.
+        jobs = [] if some else self.plan.open_points(case, method)
+        for job in jobs or self.plan.open_repeats(case, method):
             yield self._train(job)
 
     def study(self, case: Case, method: Method) -> GridStudy:
