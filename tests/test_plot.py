@@ -126,6 +126,10 @@ def test_errors_are_one_sentence(tmp_path):
             kinds.plot(kind, paths)
     with pytest.raises(ValueError, match="a figure is written as .svg, .png or .pdf"):
         kinds.command("reliability", [plain_run()], tmp_path / "a.bmp", split="test", root=None)
+    with pytest.raises(
+        ValueError, match="samples shows images of the test or val split, got 'digits/noise-1'; write"
+    ):
+        kinds.plot("samples", digits_runs(), split="digits/noise-1")
     with pytest.raises(ValueError, match="has no predictions 'tset'; there are"):
         kinds.plot("reliability", [plain_run()], split="tset")
 

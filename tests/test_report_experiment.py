@@ -129,6 +129,7 @@ def test_an_experiment_is_found_by_folder_file_and_name(done, monkeypatch):
     assert experiment.find(folder) == folder
     assert experiment.find(folder / "result.json") == folder
     assert experiment.find("mine", out) == folder
+    assert experiment.find(" MINE", out) == folder  # the folder is called by the safe form of a name
     assert experiment.find("min", out) is None
     monkeypatch.chdir(out)
     assert experiment.find(folder.parent) is None
@@ -136,6 +137,27 @@ def test_an_experiment_is_found_by_folder_file_and_name(done, monkeypatch):
         experiment.report_command(
             [folder, folder], folder / "a.html", split="test", root=None, title=None, on_progress=print
         )
+
+
+def test_the_title_is_the_users_and_a_split_is_refused(done, monkeypatch):
+    folder, _ = done
+    titles = []
+
+    def write_page(output, sources, *, title, **options):
+        titles.append(title)
+        return output
+
+    def report(split):
+        options = {"split": split, "root": None, "title": "Of my own", "on_progress": print}
+        return experiment.report_command([folder], folder / "page.html", **options)
+
+    monkeypatch.setattr(experiment.page, "write_page", write_page)
+    with pytest.raises(
+        ValueError, match="an experiment, whose own tests are reported, got --split val; leave"
+    ):
+        report("val")
+    report("test")
+    assert titles == ["Of my own"]
 
 
 def test_what_stops_a_report_does_not_stop_the_experiment(done, monkeypatch):

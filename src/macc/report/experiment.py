@@ -7,6 +7,7 @@ from pathlib import Path
 
 from macc._writing import write_whole
 from macc.experiments import Result, load_result
+from macc.experiments._file import safe_name
 from macc.experiments._findings import RULE_TEXT
 from macc.experiments._measure import Shown as Unit
 from macc.experiments._measure import shown as unit_of
@@ -36,8 +37,9 @@ def find(path: str | PathLike[str], out: Path = Path("runs")) -> Path | None:
         return given
     if given.exists() or len(given.parts) != 1:
         return None
-    there = (out / "experiments").glob(f"{given.name}-*/result.json")
-    matching = [file for file in there if file.parent.name.rpartition("-")[0] == given.name]
+    name = safe_name(given.name)
+    there = (out / "experiments").glob(f"{name}-*/result.json")
+    matching = [file for file in there if file.parent.name.rpartition("-")[0] == name]
     return max(matching, key=lambda file: file.stat().st_mtime).parent if matching else None
 
 
@@ -46,6 +48,7 @@ def write(
     output: str | PathLike[str] | None = None,
     *,
     root: str | PathLike[str] | None = None,
+    title: str | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Path]:
     """Write the report of a finished experiment, and its figure where it is one of a figure.
@@ -54,6 +57,7 @@ def write(
         folder: The experiment's folder, with its ``result.json``; the runs lie two folders above.
         output: The ``.html`` file; ``report.html`` in the folder by default.
         root: The folder with data files, for class names and images.
+        title: The heading; the experiment's own by default.
         on_progress: Called with the share of the work done.
 
     Returns:
@@ -64,6 +68,7 @@ def write(
     written: list[Path] = []
     extra: list[Shown] = []
     left_out = list(result.left_out)
+    heading = title or result.title or result.name
     if result.figure is not None:
         try:
             figure, rule = paper.draw(result, runs_folder(folder), root)
@@ -75,9 +80,10 @@ def write(
                 with write_whole(path) as file:
                     save(figure, file, form)
                 written.append(path)
-            title = result.title or result.name
             figure.supxlabel("")  # the caption says it on the page
-            extra.append(Shown(title, inline(figure, "figure-experiment", f"{title}. {rule}"), rule, True))
+            extra.append(
+                Shown(heading, inline(figure, "figure-experiment", f"{heading}. {rule}"), rule, True)
+            )
     tables = [_table(index, result, *block) for index, block in enumerate(result.blocks())]
     tables = [table for table in tables if table.rows]
     tables += _other_tables(result)
@@ -85,7 +91,7 @@ def write(
         folder / REPORT if output is None else output,
         sources,
         root=root,
-        title=result.title or result.name,
+        title=heading,
         notes=result.notes,
         findings=result.findings or ["This experiment measures and shows; it tests nothing."],
         tables=tables,
@@ -203,8 +209,12 @@ def report_command(
     experiments = [folder for folder in folders.values() if folder is not None]
     if experiments and len(paths) > 1:
         raise ValueError(f"{experiments[0]} is an experiment, which is reported alone; leave out the others")
+    if experiments and split != "test":
+        raise ValueError(
+            f"{experiments[0]} is an experiment, whose own tests are reported, got --split {split}; leave it out"
+        )
     if experiments:
-        written = write(experiments[0], output, root=root, on_progress=on_progress)[0]
+        written = write(experiments[0], output, root=root, title=title, on_progress=on_progress)[0]
     else:
         written = page.write(paths, output, split=split, root=root, title=title, on_progress=on_progress)
     return page.how_to_open(written)

@@ -284,6 +284,10 @@ def draw_samples(wanted: Wanted, rows: "list[list[Axes]]") -> None:
     splits = a.data(wanted.root)
     if splits.kind != "image":
         raise ValueError(f"{splits.name} holds {splits.kind}, not images; samples needs images")
+    if wanted.split not in splits.parts():
+        raise ValueError(
+            f"samples shows images of the test or val split, got {wanted.split!r}; write --split test"
+        )
     part = splits.parts()[wanted.split]
     probs = [torch.from_numpy(source.predictions(wanted.split).probs()) for source in (a, b)]
     found = contrast(probs[0], probs[1], part.labels.cpu(), len(rows[0]))
