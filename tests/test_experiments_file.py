@@ -200,8 +200,8 @@ class TestPoints:
         assert [method.title for method in alone.methods] == ["M", "T"]
 
     def test_all_of_them_count_against_the_limit(self):
-        with pytest.raises(ValueError, match="this asks for 6 trainings, more than the limit of 5"):
-            self.made(methods=[MINE], limit=5)
+        with pytest.raises(ValueError, match="this asks for 9 trainings, more than the limit of 8"):
+            self.made(methods=[MINE], grids={"w": [1, 2, 3]}, limit=8)
 
 
 @pytest.mark.parametrize("name", experiments.names())
