@@ -124,8 +124,10 @@ def _ways(plan: Plan) -> list[tuple[str, int]]:
 
 
 def _way(plan: Plan, case: Case, recipe: Recipe, way: str, masks: int) -> Learner:
+    criterion = losses.parse(recipe.loss)
+    task = criterion.task if isinstance(criterion, losses.Criterion) else criterion
     special: dict[str, dict[str, Any]] = {
-        "task loss alone": {"head": "none", "loss": recipe.loss.split(" + ")[0]},
+        "task loss alone": {"head": "none", "loss": str(task)},
         "closed form": {"head": {"p": 0.2, "estimator": "analytic"}},
     }
     changes = special.get(way, {"head": {"p": 0.2, "samples": masks}})
