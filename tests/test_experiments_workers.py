@@ -229,10 +229,12 @@ class TestOwnComparison:
         folder, _ = compared
         monkeypatch.chdir(folder)
         before = sorted(folder.rglob("*"))
-        text = _run.dry_run(experiments.load("mine.yaml"), out="runs", root=None)
+        done = _run.dry_run(experiments.load("mine.yaml"), out="runs", root=None)
+        more = _run.dry_run(experiments.load("mine.yaml", seeds=3), out="runs", root=None)
 
-        assert "at most 6 trainings of 2 epochs" in text
-        assert "an epoch takes about" in text
+        assert done.splitlines()[-1].startswith("all is done: ")
+        assert "at most 9 trainings of 2 epochs" in more
+        assert "an epoch takes about" in more
         assert sorted(folder.rglob("*")) == before
 
 

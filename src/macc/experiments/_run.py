@@ -146,6 +146,10 @@ def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | Pat
     plan = Plan(experiment, Path(out), root)
     plan.look()
     lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
+    if plan.cases and not plan.is_open():
+        done = sum(map(plan.finished, plan.cases))
+        lines += [*(f"  {text}" for text in plan.left_out), f"all is done: {_many(done, 'training')}"]
+        return "\n".join(lines)
     total = 0.0
     count = done = 0
     for case in plan.cases:
