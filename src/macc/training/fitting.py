@@ -136,20 +136,24 @@ def fit(
         _lock(stack, run.path, accelerator)
         whole = _model(recipe, splits, model)
         if not run.finished:
-            learner = _train(
-                recipe,
-                whole,
-                splits,
-                run,
-                key,
-                weights_read(recipe) if model is None else None,
-                accelerator,
-                display,
-                stop,
-                checkpoint_seconds,
-                also,
-                on_epoch,
+            recorder = Recorder(
+                run=run,
+                key=key,
+                display=display,
+                stop=stop,
+                chance=_chance(splits),
+                checkpoint_seconds=checkpoint_seconds,
+                rules=(recipe.selection, *also),
+                on_epoch=on_epoch,
             )
+            here = environment(
+                device=accelerator.device,
+                processes=accelerator.num_processes,
+                data_digest=digest,
+                key=key,
+                weights=weights_read(recipe) if model is None else None,
+            )
+            learner = _train(recipe, whole, splits, accelerator, recorder, here)
             count = RESAMPLES if resamples is None else resamples
             for twin, twin_key in twins:
                 _leave_twin(learner, whole, run, twin, Run(run_path(out, twin, twin_key)), twin_key, count)
@@ -316,24 +320,11 @@ def _train(
     recipe: Recipe,
     whole: nn.Module,
     data: Splits,
-    run: Run,
-    key: str,
-    weights: Mapping[str, str] | None,
     accelerator: Accelerator,
-    display: Display,
-    stop: StopRequest,
-    checkpoint_seconds: float,
-    also: Sequence[Selection],
-    on_epoch: Callable[[Mapping[str, Any]], None] | None,
+    recorder: "Recorder",
+    here: Mapping[str, Any],
 ) -> Learner:
-    main = accelerator.is_main_process
-    here = environment(
-        device=accelerator.device,
-        processes=accelerator.num_processes,
-        data_digest=data.digest(),
-        key=key,
-        weights=weights,
-    )
+    main, run, display = accelerator.is_main_process, recorder.run, recorder.display
     if main:
         remove_leftovers(run.path, below=True)
         write_bytes(run.path / "recipe.yaml", recipe.to_yaml().encode())
@@ -342,21 +333,12 @@ def _train(
     accelerator.wait_for_everyone()
     last = checkpoints.latest(run.path / "checkpoint")
     if last is not None:
-        engine.restore(learner, checkpoints.read(last, run=key, processes=accelerator.num_processes))
+        found = checkpoints.read(last, run=recorder.key, processes=accelerator.num_processes)
+        engine.restore(learner, found)
     if main:
         checkpoints.remove_others(run.path / "checkpoint", last)
         _say_where(display, recipe, run, learner, here)
         write_rows(run.path / "history.jsonl", learner.history)
-    recorder = Recorder(
-        run=run,
-        key=key,
-        display=display,
-        stop=stop,
-        chance=_chance(seen),
-        checkpoint_seconds=checkpoint_seconds,
-        rules=(recipe.selection, *also),
-        on_epoch=on_epoch,
-    )
     with _trackers(recipe, run, accelerator), _showing(display, learner):
         engine.train(learner, recorder)
     return learner
