@@ -405,7 +405,7 @@ def compared(result: Result, dataset: str, test: str, rule: str, method: str) ->
     """One field for each rival: the difference in ECE, and the four signs."""
     found = judged(result, dataset, test, rule, method)
     return [
-        f"{100 * row['ece'][0]:+.2f} `{' '.join(sign for _, sign in row.values())}`" if row else ""
+        f"{100 * row['ece'][0]:+.2f} `{''.join(sign for _, sign in row.values())}`" if row else ""
         for row in found.values()
     ]
 
