@@ -236,7 +236,10 @@ def certainty() -> str:
             for _, groups in seeds
             if (found := groups.correlation()) is not None and (above := beyond_chance(groups)) is not None
         ]
-        spans = [f"{min(values):+.2f} … {max(values):+.2f}" for values in zip(*rows, strict=True)]
+        spans = [
+            f"{min(values):+.2f}" + (f" … {max(values):+.2f}" if len(values) > 1 else "")
+            for values in zip(*rows, strict=True)
+        ]
         lines.append(f"| {name} | {samples} | {len(first.sce)} | {len(seeds)} | {' | '.join(spans)} |")
     return "\n".join(lines)
 
@@ -351,7 +354,8 @@ def heading(result: Result) -> str:
     """What was run, at which scale, by which commits."""
     scale = "" if result.scale == "full" else f" Reduced scale: {result.scale}."
     commits = ", ".join(f"`{commit}`" for commit in result.provenance["commit"])
-    return f"{result.title}.{scale} {result.seeds} seeds, by commit {commits}."
+    seeds = "One seed" if result.seeds == 1 else f"{result.seeds} seeds"
+    return f"{result.title}.{scale} {seeds}, by commit {commits}."
 
 
 def ablation() -> str:
