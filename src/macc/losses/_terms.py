@@ -345,11 +345,8 @@ def _add(left: object, right: object) -> "Criterion":
 
 def _literal(value: Any) -> str:
     if isinstance(value, Tensor):
-        return (
-            "["
-            + ", ".join(np.format_float_positional(v, trim="-") for v in value.float().cpu().numpy())
-            + "]"
-        )
+        numbers = value.float().cpu().numpy()  # numpy has no bfloat16
+        return f"[{', '.join(np.format_float_positional(v, trim='-') for v in numbers)}]"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return repr(value)

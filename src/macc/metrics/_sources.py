@@ -21,6 +21,8 @@ from macc.metrics._files import (
 
 # 16 MB of float64 at most; Python's own numbers, which a .csv becomes first, take four times that.
 _BATCH_ELEMENTS = 2**21
+# What pandas calls the index of a data frame in a file.
+_INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
 _MOST_ROWS = 2**16
 
 
@@ -340,9 +342,6 @@ def _arrow_labels(column: Any, classes: list[str] | None) -> "npt.NDArray[Any] |
     return ["" if value is None else str(value).strip() for value in column.to_pylist()]
 
 
-INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
-
-
 def _need_label(path: Path, header: Sequence[str], label_column: str) -> None:
     if label_column not in header:
         raise ValueError(
@@ -358,7 +357,7 @@ def _columns(path: Path, header: list[str], label_column: str) -> tuple[list[int
         raise ValueError(f"{path}: the column {min(twice)!r} appears twice")
     columns = [i for i, name in enumerate(header) if name != label_column]
     for i in columns:
-        if header[i] in INDEX_COLUMNS:
+        if header[i] in _INDEX_COLUMNS:
             raise ValueError(
                 f"{path}: the column {header[i]!r} looks like the index of a data frame and would count as a class; "
                 "write the file with index=False"
