@@ -1,7 +1,9 @@
 """Sentences: does MACC beat its own task loss, plain dropout, the best competitor and temperature scaling, or not?"""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from macc import losses, metrics
 from macc.experiments import _grids, _measure
@@ -87,6 +89,10 @@ def _dropout(method: Method) -> bool:
 
 
 def _compare(result: Result, plan: Plan, case: Case, test: str, rule: str, method: Method) -> None:
+    @cache
+    def resampled(a: str, b: str) -> metrics.Comparison:
+        return _paired_over_samples(result, plan, case, test, rule, (a, b))
+
     for metric in TESTED:
         own = result.cell(case.name, test, method.title, metric, rule)
         if own is None:
@@ -101,17 +107,20 @@ def _compare(result: Result, plan: Plan, case: Case, test: str, rule: str, metho
             ]
             if cells:
                 best = min(cells, key=lambda cell: cell.mean)
-                rows.append(_tested(result, plan, case, own, best, why))
+                rows.append(_tested(own, best, why, resampled))
         corrected = metrics.holm([row.p for row in rows])
         result.comparisons += [replace(row, p_holm=p) for row, p in zip(rows, corrected, strict=True)]
 
 
-def _tested(result: Result, plan: Plan, case: Case, own: Cell, other: Cell, why: str) -> Comparison:
+def _tested(
+    own: Cell, other: Cell, why: str, resampled: Callable[[str, str], metrics.Comparison]
+) -> Comparison:
     differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
     ends, basis = interval(differences), "seeds"
     if ends is None:
-        ends, p = _paired_over_samples(result, plan, case, own, other)
-        basis = "samples"
+        row, basis = resampled(own.method, other.method)[own.metric], "samples"
+        shift = (own.mean - other.mean) - row.value  # cells are averaged, not pooled
+        ends, p = (row.low + shift, row.high + shift), row.p
     else:
         p = paired_p(differences)
     return Comparison(
@@ -132,26 +141,20 @@ def _tested(result: Result, plan: Plan, case: Case, own: Cell, other: Cell, why:
 
 
 def _paired_over_samples(
-    result: Result, plan: Plan, case: Case, own: Cell, other: Cell
-) -> tuple[tuple[float, float], float]:
-    """With one run each: a paired bootstrap over the samples of all cells of the test."""
+    result: Result, plan: Plan, case: Case, test: str, rule: str, pair: tuple[str, str]
+) -> metrics.Comparison:
+    """With one run each: a paired bootstrap over the samples of all cells of the test, of all metrics at once."""
     both = []
-    for cell in (own, other):
-        method = plan.experiment.method(cell.method)
+    for title in pair:
+        method = plan.experiment.method(title)
         base = method.title if method.of is None else method.of
         member = next(
-            run
-            for run in result.runs
-            if (run.dataset, run.method, run.rule) == (cell.dataset, base, cell.rule)
+            run for run in result.runs if (run.dataset, run.method, run.rule) == (case.name, base, rule)
         )
         run = plan.run_in(member.folder)
-        cells = [_measure.read_after(method, run, name) for name in case.tests[cell.test]]
-        both.append(_measure.pooled(cells))
-    row = metrics.compare(both[0][0], both[1][0], both[0][1], metrics=[own.metric], from_logits=True)[
-        own.metric
-    ]
-    shift = (own.mean - other.mean) - row.value  # cells are averaged, not pooled
-    return (row.low + shift, row.high + shift), row.p
+        both.append(_measure.pooled([_measure.read_after(method, run, name) for name in case.tests[test]]))
+    (a, labels), (b, _) = both
+    return metrics.compare(a, b, labels, metrics=list(TESTED), from_logits=True)
 
 
 def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[Comparison]) -> str:
