@@ -42,6 +42,7 @@ check: lint types test
 
 bench: export OMP_NUM_THREADS = 2
 bench: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	$(BIN)/python -m benchmarks
 
 evidence: $(READY)

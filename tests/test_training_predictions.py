@@ -140,7 +140,7 @@ def test_all_rows_of_a_file_without_splits_are_predicted_in_their_order(tmp_path
     for name, count in (("site1", 100), ("site2", 60)):
         labels = rng.integers(0, 3, count)
         np.savez(f"{name}.npz", features=rng.normal(size=(count, 4)) + labels[:, None], labels=labels)
-    settings = ["dataset=arrays:site1.npz", "epochs=1", "model=linear"]
+    settings = ["dataset=arrays:site1.npz", "epochs=1", "model=linear", "subset.test=5"]
     trained = training.fit(
         recipes.load("embeddings", loss="CrossEntropy", overrides=settings), out="runs", resamples=100
     )

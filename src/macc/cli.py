@@ -65,7 +65,8 @@ def run(
     ] = "full",
     seeds: Annotated[int | None, typer.Option(help="How many seeds, in place of the file's.")] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that train; as many as cores, one on an accelerator.")
+        int | None,
+        typer.Option(help="Processes that train; as many as cores, at most 8, one on an accelerator."),
     ] = None,
     storage: Annotated[
         str | None,

@@ -47,8 +47,8 @@ def predict(
         run: A finished run.
         data: A data set, by name or loaded: its shifted test sets are predicted, and its test set where it is
             not the run's own. Inputs are normalised as in training, and of each part as many samples are used as
-            the run's recipe used of its own test set. Of files of your own (``arrays:PATH``, ``folder:PATH``) that
-            have no test split, and on which the run was not trained, all samples are predicted, in their order.
+            the run's recipe used of its own test set. Files of your own (``arrays:PATH``, ``folder:PATH``) on which
+            the run was not trained are predicted whole, in their order: their test split, all samples without one.
         model: The model of a run that was trained on a module of your own.
         trained_on: The data of a run that was trained on data of your own, as :func:`fit` got them.
         moments: Add mean and variance of the logits under dropout; needs an MC-dropout head.
@@ -137,8 +137,12 @@ def _parts(
     """What to predict: file name, data set, part."""
     if data is None:
         return [] if perturb else [("val", own, "val"), ("test", own, "test")]
+    limit = recipe.subset
     if isinstance(data, str):
-        given = datasets.load(data, root=root, cut=_place(data, root) == _place(recipe.dataset, root))
+        known = _place(data, root) == _place(recipe.dataset, root)
+        given = datasets.load(data, root=root, cut=known)
+        if ":" in data and not known:
+            limit = Subset()
     else:
         given = data
     if given.classes != own.classes:
@@ -156,8 +160,8 @@ def _parts(
         given,
         normalisation=own.normalisation,
         augmentation=None,
-        test=_cut(given.test, recipe.subset),
-        shifts={name: _cut(part, recipe.subset) for name, part in given.shifts.items()},
+        test=_cut(given.test, limit),
+        shifts={name: _cut(part, limit) for name, part in given.shifts.items()},
     )
     # Corrupted sets bring the clean test images along, which are predicted already.
     parts = list(given.shifts) + ([] if _same(given.test, own.test) else ["test"])
