@@ -89,10 +89,14 @@ def collect(runs: Path) -> None:
         for scale in ("full", "cpu"):
             source = runs / "experiments" / f"{name}-{scale}" / "result.json"
             if source.is_file():
-                found = json.loads(source.read_text())
-                text = json.dumps(rounded(found), separators=(",", ":"))
-                (RESULTS / f"{name}.json").write_text(text.replace('},{"', '},\n{"') + "\n")
-                print(f"results/{name}.json: {len(text) // 1000} kB")
+                write_result(experiments.load_result(source), RESULTS / f"{name}.json")
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write a result to be committed."""
+    text = json.dumps(rounded(json.loads(experiments.render(result, "json"))), separators=(",", ":"))
+    path.write_text(text.replace('},{"', '},\n{"') + "\n")
+    print(f"{path.relative_to(ROOT)}: {len(text) // 1000} kB", flush=True)
 
 
 def collect_certainty(runs: Path, data: Path) -> None:

@@ -107,6 +107,13 @@ class TestSelection:
         assert len(open_now) == 4  # two rules choose two points
         assert plan.experiment.trainings() == 4 + 2 * 2
 
+    def test_seeds_may_be_others_than_before(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC, "CrossEntropy"], seeds=2, first_seed=5)
+        (case,) = plan.cases
+        searched, plain = (plan.open_points(case, plan.experiment.method(m)) for m in ("M", "CrossEntropy"))
+        assert {job.seed for job in searched} == {5}
+        assert [job.seed for job in plain] == [5, 6]
+
     def test_all_seeds_can_take_part(self, tmp_path):
         plan = planned(tmp_path, methods=[MACC], grid_seeds="all")
         best = {"weight of MACC": 10, "head.p": 0.2}

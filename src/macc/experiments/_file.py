@@ -179,6 +179,7 @@ class Experiment(_Values):
     settings: Annotated[Settings, Field(alias="set")] = {}
     grids: Grids = {}
     seeds: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
+    first_seed: Annotated[int, Field(strict=True, ge=0, lt=2**31, description="The others follow it.")] = 0
     grid_seeds: Annotated[
         Literal["first", "all"], Field(description="first: points are compared with the first seed only.")
     ] = "first"

@@ -316,7 +316,7 @@ class Plan:
         """Settings of the paper's table 8: the dropout selected for MACC, one mask a step, MACC's schedule."""
         selected = self.chosen(case, self.experiment.method(name), "val_accuracy")
         assert selected is not None  # noqa: S101 - asked for only when it is
-        recipe = self.recipe(self.job(case, self.experiment.method(name), selected, 0))
+        recipe = self.recipe(self.job(case, self.experiment.method(name), selected, self.seeds[0]))
         if not isinstance(recipe.head, Head):
             raise ValueError(f"method {name!r} has no head whose dropout rate could be taken; set its head.p")
         changes = [f"head.p={recipe.head.p}", "head.samples=1"]
@@ -340,12 +340,13 @@ class Plan:
     @property
     def seeds(self) -> range:
         """The seeds of every method."""
-        return range(self.experiment.seeds)
+        first = self.experiment.first_seed
+        return range(first, first + self.experiment.seeds)
 
     def search_seeds(self, points: int) -> range:
         """The seeds that every point of a grid is trained with."""
         alone = points == 1 or self.experiment.grid_seeds == "all"
-        return self.seeds if alone else range(1)
+        return self.seeds if alone else self.seeds[:1]
 
     # What validation says
 

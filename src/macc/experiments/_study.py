@@ -157,7 +157,7 @@ class GridStudy:
         self.search = plan.experiment.search
         self.axes = plan.axes(case, method)
         self.points = plan.points(case, method)
-        jobs = [plan.job(case, method, point, 0) for point in (self.points[0], self.points[-1])]
+        jobs = [plan.job(case, method, point, plan.seeds[0]) for point in (self.points[0], self.points[-1])]
         identity: list[Any] = [[axis.name, list(axis.values)] for axis in self.axes]
         identity += [str(plan.run(job).path.name) for job in jobs]
         identity += [self.search.model_dump(), plan.experiment.seeds, plan.experiment.grid_seeds]
