@@ -39,14 +39,17 @@ COMPARED = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
 ORDER = (*COMPARED, "ablation", "cifar10_search")
 METRICS = {"ece": -1, "sce": -1, "nll": -1, "accuracy": 1}
 """What is compared, and whether more of it is better."""
+CONTROL = "with dropout"
 RIVALS = {
     "task loss": {"NLL+MACC": "NLL", "LS+MACC": "LS", "FL+MACC": "FL"},
-    "with dropout": {"NLL+MACC": "NLL+dropout", "LS+MACC": "LS+dropout", "FL+MACC": "FL+dropout"},
+    CONTROL: {"NLL+MACC": "NLL+dropout", "LS+MACC": "LS+dropout", "FL+MACC": "FL+dropout"},
     "FL+MDCA": {},
     "NLL+MbLS": {},
     "NLL+TS": {},
 }
 """What MACC is held against: the rival of each form of it, or one for all."""
+OTHER_RATE = "with dropout, another rate"
+TALLIED = ("task loss", CONTROL, OTHER_RATE, *list(RIVALS)[2:])
 
 
 @dataclass(frozen=True)
@@ -411,20 +414,34 @@ def where_of(test: str) -> str:
 
 
 def compared(result: Result, dataset: str, test: str, rule: str, method: str) -> list[str]:
-    """One field for each rival: the difference in ECE, and the four signs."""
+    """One field for each rival: the difference in ECE, and the four signs; of dropout at another rate with a star."""
     found = judged(result, dataset, test, rule, method)
+    stars = {CONTROL: "" if same_rate(result, dataset, rule, method) else r" \*"}
     return [
-        f"{100 * row['ece'][0]:+.2f} `{''.join(sign for _, sign in row.values())}`" if row else ""
-        for row in found.values()
+        f"{100 * row['ece'][0]:+.2f} `{''.join(sign for _, sign in row.values())}`{stars.get(title, '')}"
+        if row
+        else ""
+        for title, row in found.items()
     ]
+
+
+def same_rate(result: Result, dataset: str, rule: str, method: str) -> bool:
+    """Whether a form of MACC and its dropout control have the same rate, on every data set of an average."""
+    control = RIVALS[CONTROL][task_and_macc(method)]
+    names = {run.dataset for run in result.runs} if dataset == "Average" else {dataset}
+    return all(result.dropout(name, method, rule) == result.dropout(name, control, rule) for name in names)
+
+
+def task_and_macc(method: str) -> str:
+    """``NLL+MACC`` of ``NLL+MACC closed form``."""
+    return method.removesuffix(" closed form")
 
 
 def judged(
     result: Result, dataset: str, test: str, rule: str, method: str
 ) -> dict[str, dict[str, tuple[float, str]]]:
     """Of each rival in ``RIVALS``, for each metric: MACC minus the rival, and the sign after Holm's correction over rivals."""
-    base = method.removesuffix(" closed form")
-    rivals = {title: mapping.get(base, title) for title, mapping in RIVALS.items()}
+    rivals = {title: mapping.get(task_and_macc(method), title) for title, mapping in RIVALS.items()}
     found: dict[str, dict[str, tuple[float, str]]] = {title: {} for title in rivals}
     for metric, direction in METRICS.items():
         verdicts = {
@@ -447,10 +464,12 @@ def summary() -> str:
             for method in result.methods:
                 if "+MACC" in method:
                     for title, row in judged(result, dataset, test, rule, method).items():
+                        if title == CONTROL and not same_rate(result, dataset, rule, method):
+                            title = OTHER_RATE
                         tally.update((where, title, metric, sign) for metric, (_, sign) in row.items())
     lines = ["| | against | ECE | SCE | NLL | accuracy |", "|---|---|---|---|---|---|"]
     for where in ("in domain", "under shift"):
-        for title in RIVALS:
+        for title in TALLIED:
             counts = [
                 " / ".join(str(tally[where, title, metric, sign]) for sign in "+·-") for metric in METRICS
             ]

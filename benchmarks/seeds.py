@@ -21,6 +21,7 @@ from macc.experiments._findings import add_findings
 from macc.experiments._gather import gather
 from macc.experiments._result import Cell, Result, interval
 from macc.experiments._runs import Plan
+from macc.experiments._work import Worker
 
 SEEDS = RESULTS / "seeds"
 
@@ -48,13 +49,24 @@ def keep(name: str, scale: str, seed: int, runs: Path, data: Path, *, train: boo
     if not missing:
         print(f"{path} is complete")
         return
-    part = whole.model_copy(update={"methods": missing, "seeds": 1, "first_seed": seed})
+    changes = {"name": f"{name}-{seed}", "methods": missing, "seeds": 1, "first_seed": seed}
+    part = whole.model_copy(update=changes)
+    plan = Plan(part, runs, data)
+    plan.look()
+    for case in plan.cases:
+        for method in plan.trained(case):
+            if plan.is_searched(method, case) or method.p_of is not None:
+                raise ValueError(
+                    f"{method.title} depends on a search, which one seed by itself cannot repeat"
+                )
     if train:
-        found = _run.run(part, out=runs, root=data, show=True)
+        found = replace(_run.run(part, out=runs, root=data, show=True), name=name)
     else:
-        plan = Plan(part, runs, data)
-        plan.look()
-        found = gather(plan)
+        worker = Worker(plan, runs, "", tell=lambda _: None)
+        for case in plan.cases:
+            for job, part_of_data in plan.predictions_missing(case):
+                worker.predict(case, job, part_of_data)
+        found = replace(gather(plan), name=name)
     if before is not None:
         found = together(whole, [before, found])
     SEEDS.mkdir(exist_ok=True)

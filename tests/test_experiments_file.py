@@ -75,6 +75,14 @@ class TestGrids:
         (PLAIN + "scales: {full: 3}\n", "scales.full must map keys to the values they change"),
         (PLAIN + "grids: 3\n", "grids must map names to lists of values, as in {weight: [1, 10]}, got 3"),
         (PLAIN + "units: {ece: 0}\n", "units.ece must be greater than 0, got 0"),
+        (PLAIN + "units: {ece: 0.02}\n", "a unit is a power of ten, as 1e-2 or 1e-3"),
+        (PLAIN + "scale: smoke\n", "the scale is given with `--scale`, not in the file"),
+        (PLAIN + "set: {seed: 7}\n", "`set` cannot give the seed, which comes from `seeds` and `first_seed`"),
+        (PLAIN + "set: {loss: Brier}\n", "`set` cannot give the loss, which comes from the methods' losses"),
+        (
+            "datasets: [digits, {name: b, recipe: digits}]\nmethods: [NLL]\naverages: {b: [digits, b]}\n",
+            "averages.b: a data set is called 'b' too",
+        ),
         (
             "datasets: digits\nmethods: [CrossEntropy, CrossEntropy]\n",
             "two methods are called 'CrossEntropy'",
@@ -124,7 +132,9 @@ def test_a_limit_that_is_meant_is_kept(tmp_path):
 
 def test_a_huge_grid_is_refused_without_being_made(tmp_path):
     axis = "{" + ",".join(map(str, range(1, 60))) + "}"
-    knobs = "\n".join(f"      {key}: '{axis}'" for key in ("epochs", "batch_size", "seed", "head.samples"))
+    knobs = "\n".join(
+        f"      {key}: '{axis}'" for key in ("epochs", "batch_size", "accumulate", "head.samples")
+    )
     text = f"datasets: digits\nmethods:\n  - loss: Focal(gamma={axis})\n    set:\n{knobs}\n"
     with pytest.raises(ValueError, match="asks for 7149\\d* trainings"):
         experiments.load(written(tmp_path, text))
@@ -339,3 +349,10 @@ class TestPaper:
             for method, values in printed["values"].items():
                 assert method in titles
                 assert {metric.partition("/")[0] for metric in values} <= set(experiment.columns)
+
+
+def test_a_method_of_the_paper_keeps_its_grid_beside_other_settings(tmp_path):
+    text = "datasets: digits\nmethods: [{method: NLL+MACC, set: {epochs: 5, head: {samples: 4}}}]\n"
+    (method,) = experiments.load(written(tmp_path, text)).methods
+
+    assert method.settings == {"head.p": "{p}", "epochs": 5, "head.samples": 4}

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from scipy import stats
 from macc import data, experiments, metrics, posthoc, training
 from macc.experiments import _findings, _measure, _runs, _study, _tables
 from macc.experiments._gather import gather
-from macc.experiments._result import Cell, Comparison, Result, interval, load_result
-from macc.experiments._run import write
+from macc.experiments._result import Cell, Comparison, Member, Result, interval, load_result
+from macc.experiments._run import _fronts, write
 from macc.experiments._runs import Plan
 from macc.training._files import write_arrays, write_bytes, write_json
 
@@ -61,6 +62,7 @@ def jobs_of(plan, title, seeds=(0,)):
     return [plan.job(case, method, point, seed) for point in plan.points(case, method) for seed in seeds]
 
 
+MACC_ALONE = {"name": "M", "loss": "CrossEntropy + MACC", "set": {"head.p": 0.2}}
 MACC = {"name": "M", "loss": "CrossEntropy + {1,10}*MACC", "set": {"head.p": "{0.2,0.5}"}}
 
 
@@ -463,6 +465,42 @@ class TestFindings:
         assert [method.title for method in found["task"]] == ["CrossEntropy"]
         assert [method.title for method in found["competitor"]] == ["other"]
 
+    def test_what_is_a_control_is_seen_by_the_head_that_is_trained(self, tmp_path):
+        methods = [
+            "CrossEntropy",
+            {"name": "no head", "loss": "CrossEntropy", "set": {"head": "none"}},
+            {"name": "one mask", "loss": "CrossEntropy", "set": {"head.samples": 1}},
+            {"name": "scaled", "of": "CrossEntropy", "posthoc": "temperature"},
+            {**MACC, "name": "M"},
+        ]
+        plan = planned(tmp_path, methods=methods, set={"head.p": 0.5})
+        found = _findings._others(plan, plan.cases[0], plan.experiment.method("M"))
+
+        titles = {why: [method.title for method in others] for why, others in found.items()}
+        assert titles == {"task": ["no head"], "dropout": ["one mask"], "competitor": [], "temperature": []}
+
+    def test_a_control_with_another_rate_is_said_to_be_one(self):
+        result = Result("x", "", "table", "full", "0", 2, ["ece"], {}, ["d"], ["M", "D"], {"d": ["test"]})
+        for name, value, p in (("M", 0.05, 0.2), ("D", 0.06, 0.5)):
+            result.cells.append(
+                Cell("d", "test", name, "val_accuracy", "ece", (value, value), None, None, None)
+            )
+            result.runs.append(Member("d", name, "val_accuracy", 0, name, {"head": {"p": p}}, 1.0))
+        row = Comparison("d", "test", "val_accuracy", "ece", "M", "D", "dropout", -0.01, 0, 0, 0.01, 0.01, "")
+
+        text = _findings._sentence(result, "d", "test", "val_accuracy", "M", [row])
+        assert "beats single-pass dropout at another rate, 0.5 where it has 0.2, D (6.00, p 0.010)" in text
+
+    def test_the_best_of_several_others_is_corrected_for_their_number(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC_ALONE, "Brier", "FLSD"], seeds=3, tests={"test": "test"})
+        for title, scale in (("M", 1.0), ("Brier", 2.0), ("FLSD", 3.0)):
+            for job in jobs_of(plan, title, seeds=range(3)):
+                train(plan, job, scale=scale)
+        (row,) = [row for row in gather(plan).comparisons if row.metric == "ece"]
+
+        assert (row.b, row.why) == ("Brier", "competitor")
+        assert row.p_holm == pytest.approx(2 * row.p)
+
     def test_other_metrics_have_their_verdicts(self):
         common = ("d", "test", "val_accuracy")
         rows = [
@@ -508,6 +546,28 @@ class TestFindings:
         assert row.basis == "samples"
         assert row.low < row.difference < row.high < 0
         assert row.p < 0.01
+
+    def test_copies_of_the_same_images_say_no_more_than_one(self, tmp_path):
+        plan = planned(
+            tmp_path,
+            methods=["CrossEntropy", MACC_ALONE],
+            seeds=1,
+            tests={"one": "own/noise-1", "three": ["own/noise-1", "own/noise-2", "own/noise-3"]},
+        )
+        for title, scale in (("CrossEntropy", 3.0), ("M", 1.0)):
+            run = train(plan, jobs_of(plan, title)[0], scale=scale)
+            for level in (1, 2, 3):
+                folder = run.path / "predictions" / "digits"
+                folder.mkdir(exist_ok=True)
+                shutil.copy(run.path / "predictions" / "test.npz", folder / f"noise-{level}.npz")
+        rows = {(row.test, row.metric): row for row in gather(plan).comparisons}
+
+        for metric in ("ece", "sce", "nll"):
+            one, three = rows["one", metric], rows["three", metric]
+            assert 0 < one.p < 1
+            assert (three.difference, three.low, three.high, three.p) == pytest.approx(
+                (one.difference, one.low, one.high, one.p)
+            )
 
     def test_both_rules_are_told_where_they_differ(self, tmp_path):
         plan = planned(tmp_path, methods=[MACC, "CrossEntropy"], tests={"test": "test"})
@@ -764,13 +824,55 @@ class TestStudies:
         assert len(seen) == 3
         assert study.done
 
-    def test_two_objectives_have_a_front(self, tmp_path, storage):
-        plan, study = self.study(tmp_path, storage, objectives=["accuracy", "nll"])
-        study.enqueue()
-        while study.work(self.trainer(plan, [])):
-            pass
+    def test_several_workers_of_tpe_try_different_points(self, tmp_path, storage):
+        many = {**MACC, "loss": "CrossEntropy + {1,2,3,4,5,6,7,8}*MACC"}
+        plan = planned(tmp_path, methods=[many], search={"sampler": "tpe", "trials": 12})
+        case, method = plan.cases[0], plan.experiment.methods[0]
+        workers = [_study.GridStudy(plan, case, method, storage, tmp_path) for _ in range(3)]
+        seen = []
+        turns = [True]
+        while any(turns):
+            turns = [worker.work(self.trainer(plan, seen)) for worker in workers]
 
-        assert study.front() == [({"weight of MACC": 10, "head.p": 0.2}, [pytest.approx(0.91), 0.2])]
+        assert len(seen) == len(set(seen)) == 12
+
+    def test_tpe_ends_where_nothing_can_be_trained(self, tmp_path, storage):
+        plan, study = self.study(tmp_path, storage, sampler="tpe", trials=3)
+
+        def hopeless(job, on_epoch):
+            plan.failed[job] = "it diverged"
+
+        turns = 0
+        while study.work(hopeless):
+            turns += 1
+            assert turns < 50
+        assert study.done
+        assert len(plan.failed) >= 3
+
+    def test_two_objectives_have_a_front_however_the_points_came(self, tmp_path):
+        plan = planned(tmp_path, methods=[MACC], search={"objectives": ["accuracy", "nll"]})
+        better = {(1, 0.2): (0.9, 0.3), (1, 0.5): (0.8, 0.2), (10, 0.2): (0.8, 0.3), (10, 0.5): (0.7, 0.25)}
+        for job in jobs_of(plan, "M"):
+            point = dict(job.point)
+            accuracy, nll = better[point["weight of MACC"], point["head.p"]]
+            train(plan, job, accuracy=accuracy, nll=nll)
+
+        assert _fronts(plan) == [
+            {
+                "dataset": "digits",
+                "method": "M",
+                "point": {"weight of MACC": 1, "head.p": 0.2},
+                "accuracy": 0.9,
+                "nll": 0.3,
+            },
+            {
+                "dataset": "digits",
+                "method": "M",
+                "point": {"weight of MACC": 1, "head.p": 0.5},
+                "accuracy": 0.8,
+                "nll": 0.2,
+            },
+        ]
 
     def test_points_that_lag_are_given_up(self, tmp_path, storage):
         turned = {**MACC, "loss": "CrossEntropy + {10,9,8,7,6,5,1}*MACC", "set": {}}

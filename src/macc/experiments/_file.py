@@ -9,9 +9,17 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from macc import losses
 from macc.experiments import _grids
@@ -66,9 +74,25 @@ def _tests(value: object) -> object:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f]+$")]
-Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
+
+
+def _settable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what an experiment decides itself."""
+    for key, instead in {"seed": "`seeds` and `first_seed`", "loss": "the methods' losses"}.items():
+        if key in settings:
+            raise ValueError(f"`set` cannot give the {key}, which comes from {instead}")
+    return settings
+
+
+def _power_of_ten(unit: float) -> float:
+    if float(f"{unit:.0e}") != unit or not f"{unit:.0e}".startswith("1e"):
+        raise ValueError("a unit is a power of ten, as 1e-2 or 1e-3")
+    return unit
+
+
+Settings = Annotated[dict[str, Any], BeforeValidator(_flat), AfterValidator(_settable)]
 Number = Annotated[int | float | str, Field(union_mode="smart")]
-Unit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Unit = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_power_of_ten)]
 Grids = dict[str, Annotated[list[Number], Field(min_length=1)]]
 Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeValidator(_tests)]
 
@@ -245,6 +269,10 @@ class Experiment(_Values):
                             f"datasets: {row.name}: {method.title!r} needs {other!r} among the methods of this row"
                         )
         for average, names in self.averages.items():
+            if average in [row.name for row in self.datasets]:
+                raise ValueError(
+                    f"averages.{average}: a data set is called {average!r} too; name the average otherwise"
+                )
             for name in names:
                 if name not in [row.name for row in self.datasets]:
                     raise ValueError(
@@ -420,7 +448,14 @@ def _method(value: Any, library: Mapping[str, Any]) -> Any:
         name = value.pop("method")
         if not isinstance(name, str) or name not in library:
             raise ValueError(f"no method is called {name!r}; {_near(str(name), list(library))}")
-        return {"name": name, **library[name], **value}
+        found = {"name": name, **library[name], **value}
+        own, given = library[name].get("set"), value.get("set")
+        if isinstance(own, Mapping) and isinstance(given, Mapping):
+            found["set"] = {
+                **cast("dict[str, object]", _flat(own)),
+                **cast("dict[str, object]", _flat(given)),
+            }
+        return found
     return value
 
 
@@ -466,6 +501,10 @@ def load(
         raise ValueError(f"{where} must be a mapping of keys to values; `macc run list` names examples")
     if scale not in get_args(Scale):
         raise ValueError(f"`--scale` must be one of {', '.join(get_args(Scale))}, got {scale!r}")
+    if "scale" in values:
+        raise ValueError(
+            f"{where}: the scale is given with `--scale`, not in the file; `scales` may say what it changes"
+        )
     scales = values.pop("scales", None) or {}
     if not isinstance(scales, dict) or set(scales) - set(get_args(Scale)):
         raise ValueError(

@@ -7,14 +7,19 @@ from functools import cache
 
 from macc import losses, metrics
 from macc.experiments import _grids, _measure
-from macc.experiments._file import Method, half_of
+from macc.experiments._file import RULES, Method, Rule, half_of
 from macc.experiments._result import Cell, Comparison, Result, interval, paired_p
 from macc.experiments._runs import Case, Plan
+from macc.metrics._compare import paired, sampled_means
+from macc.metrics._intervals import MeanOfSets
+from macc.training.recipe import Head
 
 JUDGED = "ece"
 """The metric of the sentences; of SCE and NLL they say the verdicts alone."""
 TESTED = ("ece", "sce", "nll")
 LEVEL = 0.05
+Resampled = Callable[[str, str, str, str], dict[str, MeanOfSets]]
+"""What resampling shows of a run: by its folder, the method, data set and test."""
 RULE_TEXT = {"val_accuracy": "validation accuracy, the paper's rule", "val_nll": "validation NLL"}
 _WHY = {
     "task": "its own task loss",
@@ -26,17 +31,25 @@ _WHY = {
 
 def add_findings(result: Result, plan: Plan) -> None:
     """Test every MACC method against what it must beat, and say how it went."""
+
+    @cache
+    def resampled(folder: str, title: str, dataset: str, test: str) -> dict[str, MeanOfSets]:
+        names = plan.case(dataset).tests[test]
+        method, run = plan.experiment.method(title), plan.run_in(folder)
+        cells = [_measure.read_after(method, run, name) for name in names]
+        return sampled_means(cells, TESTED, from_logits=True)
+
     for case in plan.cases:
         for test in case.tests:
-            for rule in result.rules(case.name):
+            for rule in (rule for rule in RULES if rule in result.rules(case.name)):
                 for method in plan.trained(case):
                     if _is_macc(plan, case, method):
-                        _compare(result, plan, case, test, rule, method)
-    for dataset, test, rule in result.blocks():
-        rows = [c for c in result.comparisons if (c.dataset, c.test, c.rule) == (dataset, test, rule)]
+                        _compare(result, plan, case, test, rule, method, resampled)
+    for block in result.blocks():
+        rows = [c for c in result.comparisons if (c.dataset, c.test, c.rule) == block]
         for name in dict.fromkeys(row.a for row in rows):
             mine = [row for row in rows if row.a == name]
-            result.findings.append(_sentence(result, dataset, test, rule, name, mine))
+            result.findings.append(_sentence(result, *block, name, mine))
     if any(case.tests for case in plan.cases) and not result.comparisons and result.kind == "table":
         result.findings.append(
             "No method of this comparison has the MACC term beside another to test it against."
@@ -58,47 +71,46 @@ def _apart_from_head(method: Method) -> dict[str, object]:
     return {key: value for key, value in method.settings.items() if key.split(".")[0] != "head"}
 
 
+def _masks(plan: Plan, case: Case, method: Method) -> int:
+    """How many dropout masks a step a method is trained with; none without a head."""
+    if method.p_of is not None:
+        return 1
+    head = plan.recipe(plan.job(case, method, plan.points(case, method)[0], plan.seeds[0])).head
+    return head.samples if isinstance(head, Head) else 0
+
+
 def _others(plan: Plan, case: Case, method: Method) -> dict[str, list[Method]]:
     """What a MACC method is tested against, by what it is to it."""
     task = _criterion(plan, case, method).task
     found: dict[str, list[Method]] = {why: [] for why in _WHY}
     for other in plan.methods(case):
+        base = other if other.of is None else plan.experiment.method(other.of)
+        criterion, masks = _criterion(plan, case, base), _masks(plan, case, base)
         if other.of is not None:
-            base = plan.experiment.method(other.of)
-            plain = isinstance(_criterion(plan, case, base), losses.CrossEntropy) and not _dropout(base)
-            if other.posthoc == "temperature" and plain:
+            if other.posthoc == "temperature" and isinstance(criterion, losses.CrossEntropy) and not masks:
                 found["temperature"].append(other)
             continue
-        criterion = _criterion(plan, case, other)
         if criterion.needs_moments:
             continue
         alone = isinstance(criterion, losses.Task) and type(criterion) is type(task)
         alone = alone and _apart_from_head(other) == _apart_from_head(method)
-        if alone and _dropout(other):
+        if not masks:
+            found["task" if alone else "competitor"].append(other)
+        elif alone and masks == 1:
             found["dropout"].append(other)
-        elif alone:
-            found["task"].append(other)
-        elif not _dropout(other):
-            found["competitor"].append(other)
     return found
 
 
-def _dropout(method: Method) -> bool:
-    """Whether a method without variance trains with a dropout head, as the control does."""
-    return method.p_of is not None or any(key.split(".")[0] == "head" for key in method.settings)
-
-
-def _compare(result: Result, plan: Plan, case: Case, test: str, rule: str, method: Method) -> None:
-    @cache
-    def resampled(a: str, b: str) -> metrics.Comparison:
-        return _paired_over_samples(result, plan, case, test, rule, (a, b))
-
+def _compare(
+    result: Result, plan: Plan, case: Case, test: str, rule: Rule, method: Method, resampled: Resampled
+) -> None:
+    rivals = _others(plan, case, method)
     for metric in TESTED:
         own = result.cell(case.name, test, method.title, metric, rule)
         if own is None:
             continue
-        rows = []
-        for why, others in _others(plan, case, method).items():
+        rows, family = [], []
+        for why, others in rivals.items():
             cells = [
                 cell
                 for other in others
@@ -107,20 +119,23 @@ def _compare(result: Result, plan: Plan, case: Case, test: str, rule: str, metho
             ]
             if cells:
                 best = min(cells, key=lambda cell: cell.mean)
-                rows.append(_tested(own, best, why, resampled))
-        corrected = metrics.holm([row.p for row in rows])
+                rows.append(_tested(result, plan, own, best, why, resampled))
+                # Which of several is the best was seen on the test itself.
+                family.append(min(1.0, len(cells) * rows[-1].p))
+        corrected = metrics.holm(family)
         result.comparisons += [replace(row, p_holm=p) for row, p in zip(rows, corrected, strict=True)]
 
 
-def _tested(
-    own: Cell, other: Cell, why: str, resampled: Callable[[str, str], metrics.Comparison]
-) -> Comparison:
+def _tested(result: Result, plan: Plan, own: Cell, other: Cell, why: str, resampled: Resampled) -> Comparison:
     differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
     ends, basis = interval(differences), "seeds"
     if ends is None:
-        row, basis = resampled(own.method, other.method)[own.metric], "samples"
-        shift = (own.mean - other.mean) - row.value  # cells are averaged, not pooled
-        ends, p = (row.low + shift, row.high + shift), row.p
+        a, b = (
+            resampled(_folder(result, plan, cell), cell.method, cell.dataset, cell.test)[cell.metric]
+            for cell in (own, other)
+        )
+        row, basis = paired(a, b, confidence=0.95), "samples"
+        ends, p = (row.low, row.high), row.p
     else:
         p = paired_p(differences)
     return Comparison(
@@ -140,21 +155,15 @@ def _tested(
     )
 
 
-def _paired_over_samples(
-    result: Result, plan: Plan, case: Case, test: str, rule: str, pair: tuple[str, str]
-) -> metrics.Comparison:
-    """With one run each: a paired bootstrap over the samples of all cells of the test, of all metrics at once."""
-    both = []
-    for title in pair:
-        method = plan.experiment.method(title)
-        base = method.title if method.of is None else method.of
-        member = next(
-            run for run in result.runs if (run.dataset, run.method, run.rule) == (case.name, base, rule)
-        )
-        run = plan.run_in(member.folder)
-        both.append(_measure.pooled([_measure.read_after(method, run, name) for name in case.tests[test]]))
-    (a, labels), (b, _) = both
-    return metrics.compare(a, b, labels, metrics=list(TESTED), from_logits=True)
+def _folder(result: Result, plan: Plan, cell: Cell) -> str:
+    """The run behind a cell of one seed."""
+    method = plan.experiment.method(cell.method)
+    base = method.title if method.of is None else method.of
+    return next(
+        run.folder
+        for run in result.runs
+        if (run.dataset, run.method, run.rule) == (cell.dataset, base, cell.rule)
+    )
 
 
 def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[Comparison]) -> str:
@@ -173,7 +182,11 @@ def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, row
         other = result.cell(dataset, test, row.b, JUDGED, rule)
         assert other is not None  # noqa: S101 - it was compared
         named.add(row.why)
-        verdicts[_verdict(row)].append(f"{_WHY[row.why]} {row.b} ({text(other.mean)}, p {_p(row.p_holm)})")
+        whom = _WHY[row.why]
+        rates = [result.dropout(dataset, title, rule) for title in (row.a, row.b)]
+        if row.why == "dropout" and None not in rates and rates[0] != rates[1]:
+            whom = f"single-pass dropout at another rate, {rates[1]:g} where it has {rates[0]:g},"
+        verdicts[_verdict(row)].append(f"{whom} {row.b} ({text(other.mean)}, p {_p(row.p_holm)})")
     said = [f"{verdict} {_and(whom)}" for verdict, whom in verdicts.items() if whom]
     absent = [why for key, why in _WHY.items() if key not in named]
     where = dataset if test == "test" else f"{dataset}, {test}"

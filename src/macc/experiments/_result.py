@@ -136,6 +136,14 @@ class Result:
         first, *others = found or {"val_accuracy": {}}
         return [first, *(rule for rule in others if found[rule] != found[first])]
 
+    def dropout(self, dataset: str, method: str, rule: str) -> float | None:
+        """The dropout rate of a method's head, as a rule selected it; none where it has no head."""
+        for run in self.runs:
+            if (run.dataset, run.method, run.rule) == (dataset, method, rule):
+                head = run.settings["head"]
+                return float(head["p"]) if isinstance(head, dict) else None
+        return None
+
     def blocks(self) -> Iterator[tuple[str, str, str]]:
         """Data set, test and rule of every table to print."""
         for dataset in self.datasets:

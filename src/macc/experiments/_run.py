@@ -16,7 +16,7 @@ from macc.experiments._gather import gather
 from macc.experiments._progress import Progress, duration
 from macc.experiments._result import Result
 from macc.experiments._runs import Plan
-from macc.experiments._study import GridStudy, close_storage, hidden, open_storage
+from macc.experiments._study import hidden
 from macc.experiments._timing import seconds_of_epoch, timings
 from macc.experiments._work import execute
 from macc.training._files import full_disk_explained, write_bytes
@@ -91,7 +91,7 @@ def run(
         if experiment.kind == "convergence":
             result.curves = curves(plan)
         if len(experiment.search.objectives) > 1:
-            result.fronts = _fronts(plan, address, folder)
+            result.fronts = _fronts(plan)
     write(result, folder)
     return result
 
@@ -128,17 +128,28 @@ def _workers(plan: Plan) -> int:
     return max(1, min(os.cpu_count() or 1, MAX_WORKERS, plan.experiment.trainings()))
 
 
-def _fronts(plan: Plan, address: str, folder: Path) -> list[dict[str, object]]:
-    storage = open_storage(address, folder)
+def _fronts(plan: Plan) -> list[dict[str, object]]:
+    """Of every grid the points that no other beats in both objectives, as far as they were tried."""
+    names = plan.experiment.search.objectives
     found: list[dict[str, object]] = []
     for case in plan.cases:
         for method in plan.trained(case):
-            if plan.is_searched(method, case):
-                for point, values in GridStudy(plan, case, method, storage, folder).front():
+            if not plan.is_searched(method, case):
+                continue
+            rows = plan.tried(case, method)
+            signs = [-1 if name == "accuracy" else 1 for name in names]
+            costs = [
+                [sign * scores[name] for name, sign in zip(names, signs, strict=True)] for _, scores in rows
+            ]
+            for (point, scores), own in zip(rows, costs, strict=True):
+                if not any(_dominates(other, own) for other in costs):
                     row: dict[str, object] = {"dataset": case.name, "method": method.title, "point": point}
-                    found.append(row | dict(zip(plan.experiment.search.objectives, values, strict=True)))
-    close_storage(storage)
+                    found.append(row | {name: scores[name] for name in names})
     return found
+
+
+def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
 
 
 def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | PathLike[str] | None) -> str:

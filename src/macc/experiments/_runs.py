@@ -139,7 +139,7 @@ class Plan:
         settings = {**self.experiment.settings, **row.settings}
         if own:
             settings = {"dataset": name, **settings}
-        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
         source = OWN_RECIPE if own else name
         recipe = self._base(source, overrides)
         if ":" not in recipe.model and recipe.model not in vars(models):
@@ -294,7 +294,7 @@ class Plan:
         for key, value in method.settings.items():
             if isinstance(value, str) and "{" in value:
                 value = _grids.literal(_grids.fill(key, value, point, grids), key)
-            changes.append(f"{key}={json.dumps(value)}")
+            changes.append(f"{key}={json.dumps(value, default=str)}")
         if method.p_of is not None:
             changes += self._control(case, method.p_of)
         overrides = [*case.overrides, *changes]
@@ -393,17 +393,27 @@ class Plan:
         if (case.name, method.title) not in self.searched and self.open_points(case, method):
             return None
         ranked = []
-        for index, point in enumerate(points):
-            jobs = [self.job(case, method, point, seed) for seed in self.search_seeds(len(points))]
-            runs = [self.run(job) for job in jobs]
-            if not all(run.finished for run in runs):
-                continue
-            values = [self.scores(job, rule)[rule.removeprefix("val_")] for job in jobs]
-            mean = math.fsum(values) / len(values)
-            recipe = self.recipe(jobs[0])
+        for index, (point, scores) in enumerate(self.tried(case, method, rule)):
+            mean = scores[rule.removeprefix("val_")]
+            recipe = self.recipe(self.job(case, method, point, self.seeds[0]))
             p = recipe.head.p if isinstance(recipe.head, Head) else 0.0
-            ranked.append((-mean if rule == "val_accuracy" else mean, _weight(recipe.loss), p, index))
-        return points[min(ranked)[-1]] if ranked else None
+            rank = (-mean if rule == "val_accuracy" else mean, _weight(recipe.loss), p, index)
+            ranked.append((rank, point))
+        return min(ranked, key=lambda row: row[0])[1] if ranked else None
+
+    def tried(
+        self, case: Case, method: Method, rule: Rule = "val_accuracy"
+    ) -> list[tuple[Point, dict[str, float]]]:
+        """The points of a grid whose trainings are finished, with their validation scores over the seeds of the search."""
+        points = self.points(case, method)
+        found = []
+        for point in points:
+            jobs = [self.job(case, method, point, seed) for seed in self.search_seeds(len(points))]
+            if all(self.run(job).finished for job in jobs):
+                rows = [self.scores(job, rule) for job in jobs]
+                means = {key: math.fsum(row[key] for row in rows) / len(rows) for key in rows[0]}
+                found.append((point, means))
+        return found
 
     def chosen_runs(self, case: Case, method: Method, rule: Rule) -> list[Job]:
         """The trainings that stand for a method, one for each seed; none before they are known."""

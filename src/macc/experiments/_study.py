@@ -7,6 +7,7 @@ another one gets its trial.
 import hashlib
 import json
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -188,8 +189,9 @@ class GridStudy:
                     self.study.enqueue_trial(point, user_attrs={"point": point})
 
     def states(self) -> list[str]:
-        """The state of every trial."""
-        return [trial.state.name for trial in self.study.get_trials(deepcopy=False)]
+        """The state of every trial, but of those that tried nothing."""
+        trials = self.study.get_trials(deepcopy=False)
+        return [trial.state.name for trial in trials if "duplicate" not in trial.user_attrs]
 
     @property
     def waiting(self) -> bool:
@@ -197,11 +199,20 @@ class GridStudy:
         states = self.states()
         if self.search.trials is None:
             return "WAITING" in states
-        return "WAITING" in states or len(states) - states.count("FAIL") < self._wanted
+        tried = len(states) - states.count("FAIL") + len(self._failed())
+        return "WAITING" in states or tried < self._wanted
 
     @property
     def _wanted(self) -> int:
         return min(self.search.trials or 0, len(self.points))
+
+    def _failed(self) -> list[Point]:
+        """The points that cannot be trained."""
+        return [point for point in self.points if any(job in self.plan.failed for job in self._jobs(point))]
+
+    def _jobs(self, point: Point) -> list[Job]:
+        seeds = self.plan.search_seeds(len(self.points))
+        return [self.plan.job(self.case, self.method, point, seed) for seed in seeds]
 
     @property
     def done(self) -> bool:
@@ -241,10 +252,9 @@ class GridStudy:
         point: Point = {
             axis.name: cast("Value", trial.suggest_categorical(axis.name, axis.values)) for axis in self.axes
         }
-        jobs = [
-            self.plan.job(self.case, self.method, point, seed)
-            for seed in self.plan.search_seeds(len(self.points))
-        ]
+        if "point" not in trial.user_attrs:
+            self._refuse_tried(trial, point)
+        jobs = self._jobs(point)
         trial.set_user_attr("point", point)
         trial.set_user_attr("runs", [self.plan.run(job).path.name for job in jobs])
         found = []
@@ -259,6 +269,24 @@ class GridStudy:
             found.append(self.plan.scores(job))
         return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
 
+    def _refuse_tried(self, trial: "optuna.Trial", point: Point) -> None:
+        """Where a sampler suggests what was tried, put one into the queue that was not; all can be had so."""
+        import optuna
+
+        with locked(self.folder):
+            trials = self.study.get_trials(deepcopy=False)
+            tried = [each.user_attrs.get("point") for each in trials if each.state.name != "FAIL"]
+            tried += self._failed()
+            if point not in tried:
+                trial.set_user_attr("point", point)  # under the lock, so that no other worker takes it too
+                return
+            left = [each for each in self.points if each not in tried]
+            if left:
+                other = random.Random(trial.number).choice(left)  # noqa: S311 - nothing secret
+                self.study.enqueue_trial(other, user_attrs={"point": other})
+        trial.set_user_attr("duplicate", True)
+        raise optuna.TrialPruned("this point was tried")
+
     def _reporter(self, trial: "optuna.Trial") -> OnEpoch:
         name = self.search.objectives[0]
 
@@ -268,9 +296,3 @@ class GridStudy:
                 raise GivenUp
 
         return report
-
-    def front(self) -> list[tuple[Point, list[float]]]:
-        """The points that no other beats in both objectives, with their values."""
-        if len(self.search.objectives) < 2:
-            return []
-        return [(dict(trial.params), list(trial.values)) for trial in self.study.best_trials]

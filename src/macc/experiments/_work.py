@@ -124,7 +124,7 @@ class Worker:
                     waiting |= not state
             for job, name in self.plan.predictions_missing(case):
                 self.stop.check()
-                done = self._predict(case, job, name)
+                done = self.predict(case, job, name)
                 did |= done
                 waiting |= not done
         return did, waiting
@@ -217,7 +217,7 @@ class Worker:
         self.plan.failed[job] = reason
         self.tell(("failed", (job, reason)))
 
-    def _predict(self, case: Case, job: Job, name: str) -> bool:
+    def predict(self, case: Case, job: Job, name: str) -> bool:
         """Predict shifted data with a selected run; false if another worker has it."""
         run = self.plan.run(job)
         try:

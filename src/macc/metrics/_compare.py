@@ -15,7 +15,7 @@ from torch import Tensor
 from macc.metrics import _calibration_errors as _errors
 from macc.metrics import _scores
 from macc.metrics._inputs import Array, check_bins, predictions
-from macc.metrics._intervals import Sampled, quantile
+from macc.metrics._intervals import Deviating, MeanOfSets, Sampled, quantile
 from macc.metrics._report import check_confidence, check_names, check_resamples, on_cpu
 from macc.metrics._resampling import Resampling, sample_metrics
 from macc.metrics._tables import html_table, json_number, named, number, text_table, thousands
@@ -211,6 +211,30 @@ def compare(
     return comparison(rows, num_samples, num_runs, confidence)
 
 
+def sampled_means(
+    sets: Sequence[tuple[Array, Array]],
+    metrics: Sequence[str],
+    *,
+    bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+    from_logits: bool = False,
+) -> dict[str, MeanOfSets]:
+    """Unweighted means of metrics over several sets of predictions, resampled, for :func:`paired`.
+
+    Sets of the same size get the same resamples: the copies of an image under several corruptions stay together.
+    """
+    found = []
+    with torch.device("cpu"):  # whatever the default device is
+        for probs, labels in sets:
+            given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=False))
+            resampling = Resampling(given.num_samples, resamples, seed)
+            found.append(
+                sample_metrics(given, metrics, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
+            )
+    return {name: MeanOfSets(tuple(each[name] for each in found)) for name in metrics}
+
+
 def comparison(
     rows: dict[str, Difference],
     num_samples: int,
@@ -253,7 +277,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def paired(a: Sampled, b: Sampled, confidence: float) -> Difference:
+def paired(a: Deviating, b: Deviating, confidence: float) -> Difference:
     """The difference of one metric, both resampled together."""
     value = a.value - b.value
     of_a, of_b = a.deviation(), b.deviation()

@@ -56,18 +56,22 @@ class Deviation(NamedTuple):
     most: Tensor
 
 
-class Sampled(Protocol):
-    """A metric together with what resampling showed of it."""
+class Deviating(Protocol):
+    """A number with draws of its deviation: enough for a difference."""
 
     @property
     def value(self) -> float:
         """The metric of the sample."""
 
+    def deviation(self) -> Deviation:
+        """Draws of the metric of a sample minus that of the population."""
+
+
+class Sampled(Deviating, Protocol):
+    """A metric together with what resampling showed of it."""
+
     def estimate(self, confidence: float) -> Estimate:
         """The metric with its interval."""
-
-    def deviation(self) -> "Deviation":
-        """Draws of the metric of a sample minus that of the population."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,24 @@ class Ordinary:
     def deviation(self) -> Deviation:
         """Resampled minus seen."""
         return Deviation(self.resampled - self.value, self.resampled - self.value)
+
+
+@dataclass(frozen=True)
+class MeanOfSets:
+    """The unweighted mean of a metric over several sets, whose draws were made together."""
+
+    parts: tuple[Deviating, ...]
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        return math.fsum(part.value for part in self.parts) / len(self.parts)
+
+    def deviation(self) -> Deviation:
+        """Draw by draw, the mean over the sets."""
+        found = [part.deviation() for part in self.parts]
+        least, most = (torch.stack(draws).mean(0) for draws in zip(*found, strict=True))
+        return Deviation(least, most)
 
 
 class Gaps(NamedTuple):
