@@ -160,6 +160,20 @@ def test_a_class_without_samples(name):
         assert (probs[:, absent] > 0).all()
 
 
+@pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet", "best"])
+@pytest.mark.filterwarnings("ignore:.*has no samples")
+def test_a_class_without_samples_goes_on_being_predicted(name):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(6000, 3))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(1)  # from the softmax itself
+    val, test = logits[:3000][labels[:3000] != 2], logits[3000:][labels[3000:] == 2]
+    seen = labels[:3000][labels[:3000] != 2]
+    fitted = posthoc.best(val, seen).calibrator if name == "best" else getattr(posthoc, name).fit(val, seen)
+
+    found = (fitted(test).argmax(1) == 2).mean()
+    assert found == pytest.approx((test.argmax(1) == 2).mean(), abs=0.03)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_two_classes_as_a_vector(name):
     logits, labels = data(classes=2)

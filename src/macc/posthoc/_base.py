@@ -6,7 +6,7 @@ import types
 import typing
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -141,6 +141,11 @@ class Sample:
         """The classes without samples."""
         return [int(j) for j in (self.counts == 0).nonzero()[:, 0]]
 
+    @property
+    def present(self) -> list[int]:
+        """The classes with samples."""
+        return [int(j) for j in self.counts.nonzero()[:, 0]]
+
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Some rows of logits, a float64 copy that may be overwritten, and their labels, until all were given."""
         for part in blocks(self.logits):
@@ -151,17 +156,18 @@ class Sample:
         """What a function gives for each block of rows, all in one tensor on the CPU."""
         return torch.cat([function(rows).cpu() for rows, _ in self.blocks()])
 
-    def nll(self, calibrator: Calibrator | None = None) -> float:
+    def nll(self, calibrator: Calibrator | None = None, *, among: Sequence[int] | None = None) -> float:
         """Mean negative log-likelihood of the labels, of the model itself or after a calibrator."""
-        return float(self.losses(calibrator).mean())
+        return float(self.losses(calibrator, among=among).mean())
 
-    def losses(self, calibrator: Calibrator | None = None) -> Tensor:
-        """Negative log-likelihood of each label, ``(N,)``."""
+    def losses(self, calibrator: Calibrator | None = None, *, among: Sequence[int] | None = None) -> Tensor:
+        """Negative log-likelihood of each label, ``(N,)``; or given that it is one of some classes."""
         parts = []
         for (rows, labels), part in zip(self.blocks(), blocks(self.logits), strict=True):
             more = (each[part] for each in self.more)
             log_probs = rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows, *more)
-            parts.append(-log_probs.gather(1, labels[:, None])[:, 0])
+            losses = -log_probs.gather(1, labels[:, None])[:, 0]
+            parts.append(losses if among is None else losses + log_probs[:, among].logsumexp(1))
         return torch.cat(parts)
 
 
@@ -193,8 +199,10 @@ def accept(fitted: Fitted, data: Sample) -> Fitted:
     """Give a fit back with its notes as warnings, or refuse it where doing nothing would be better."""
     if fitted.holds_identity:
         before, after = data.nll(), data.nll(fitted)
-        # Sums of many terms differ in their last digits.
-        if not after <= before + 1e-9 * (1 + abs(before)):
+        there = data.present
+        if not _no_worse(before, after) and not _no_worse(
+            data.nll(among=there), data.nll(fitted, among=there)
+        ):
             raise ValueError(
                 f"{type(fitted).__name__} makes its own validation data worse (NLL {before:.6g} before, "
                 f"{after:.6g} after) and is refused; use Temperature, or more validation samples"
@@ -202,6 +210,11 @@ def accept(fitted: Fitted, data: Sample) -> Fitted:
     for note in fitted.notes:
         warnings.warn(f"{type(fitted).__name__}: {note}", stacklevel=3)
     return fitted
+
+
+def _no_worse(before: float, after: float) -> bool:
+    # Sums of many terms differ in their last digits.
+    return after <= before + 1e-9 * (1 + abs(before))
 
 
 def absent_notes(data: Sample, cure: str) -> tuple[str, ...]:

@@ -195,6 +195,8 @@ def _folds(data: Sample, folds: int, seed: int) -> Tensor:
 
 def _held_out_losses(data: Sample, fit: Callable[[Any, Any], Calibrator], held_out: Tensor) -> Tensor:
     losses = torch.empty(data.num_samples, dtype=torch.float64, device="cpu")
+    # That a class has no samples is no merit of a calibrator that takes it to be rare.
+    among = data.present if data.absent else None
     for fold in range(int(held_out.max()) + 1):
         out = held_out == fold
         here, there = out.to(data.logits.device), (~out).to(data.logits.device)
@@ -202,5 +204,5 @@ def _held_out_losses(data: Sample, fit: Callable[[Any, Any], Calibrator], held_o
             # The fit to all samples says what is worth saying.
             warnings.simplefilter("ignore", UserWarning)
             fitted = fit(data.logits[there], data.labels[there])
-        losses[out] = Sample(data.logits[here], data.labels[here]).losses(fitted).cpu()
+        losses[out] = Sample(data.logits[here], data.labels[here]).losses(fitted, among=among).cpu()
     return losses

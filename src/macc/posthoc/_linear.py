@@ -286,9 +286,11 @@ def _fit_map(
     """
     size, rows = data.num_samples, data.map(lambda rows: features(rows) / temperature)
     labels = data.labels.cpu()
-    # Nothing but the samples of a class could tell its score; without any it stays tempered.
+    # Nothing but the samples of a class could tell its score; without any it stays tempered, and those of the
+    # others are fitted among themselves, or they would all rise against it.
+    absent = data.absent
     free = np.ones(data.num_classes)
-    free[data.absent] = 0
+    free[absent] = 0
     free_weights = free.reshape(-1, *[1] * (start.ndim - 1))
 
     def objective(at: Floats) -> tuple[float, Floats]:
@@ -298,6 +300,7 @@ def _fit_map(
         for part in blocks(rows):
             x, y = rows[part], labels[part, None]
             scores = torch.addcmul(b, x, w) if w.ndim == 1 else torch.addmm(b, x, w.T)
+            scores[:, absent] = -torch.inf
             scores = scores.log_softmax(1)
             loss -= float(scores.gather(1, y).sum())
             residual = scores.exp_()
