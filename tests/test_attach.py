@@ -303,6 +303,19 @@ class TestRefusals:
         self.refused(model, "applies 'score' to every token", layer="score")
         self.refused(nn.ModuleDict({"body": model}), "applies 'body.score' to every token")
 
+    def test_a_head_before_a_sequence_that_ends_in_a_linear_layer(self):
+        class Odd(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(16, 3)
+                self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16))
+
+            def forward(self, x):
+                return self.head(self.body(x))
+
+        self.refused(Odd(), "cannot tell which layer is the classifier")
+        assert macc.attach(Odd(), example=torch.randn(2, 8))(torch.randn(2, 8)).mean.shape == (2, 3)
+
     def test_distilled_heads(self):
         model, example = transformers_model("deit-distilled")
         self.refused(model, "cannot tell which layer")

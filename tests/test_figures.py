@@ -12,7 +12,7 @@ import macc
 from macc import metrics
 from macc.report import figures
 from macc.report.figures import reliability_diagram
-from macc.report.figures._style import save
+from macc.report.figures._style import LONGEST_NAME, plain, save
 from test_metrics_errors import sample
 
 
@@ -194,6 +194,14 @@ def test_a_hostile_name_is_drawn_letter_by_letter():
     assert shown[0].startswith(r"\$\frac{</script>:")
     assert shown[1].startswith("\u200b_hidden:")
     assert b"</script>" not in file.getvalue()
+
+
+def test_long_names_keep_what_tells_them_apart():
+    one, two = (plain(f"resnet50_imagenet_pretrained_finetuned_chest_xray_seed{seed}") for seed in (1, 2))
+
+    assert one.endswith("seed1")
+    assert two.endswith("seed2")
+    assert len(one) == len(two) == LONGEST_NAME
 
 
 def test_samples_are_those_whose_confidence_changes_most():

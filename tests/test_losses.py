@@ -482,6 +482,19 @@ def test_focal_without_discount_is_cross_entropy_to_the_last_digits():
     )
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 3.0])
+def test_focal_of_masked_classes_has_finite_gradients(gamma):
+    logits = torch.tensor([[1.0, -torch.inf, -torch.inf], [0.0, 1.0, 2.0]], requires_grad=True)
+    labels = torch.tensor([0, 1])
+    loss = losses.Focal(gamma=gamma)(logits, labels)
+    loss.backward()
+
+    assert logits.grad[0].tolist() == [0.0, 0.0, 0.0]
+    assert logits.grad[1].isfinite().all()
+    if gamma == 0:
+        torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, labels))
+
+
 def test_focal_agrees_with_the_textbook_formula_and_gradient():
     output, labels = random_batch()
     logits = output.mean.clone().requires_grad_()

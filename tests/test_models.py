@@ -282,6 +282,18 @@ class TestFreeze:
         torch.testing.assert_close(model.state_dict(), before)
         torch.testing.assert_close(model(x := torch.randn(4, 3, 8, 8)), model.eval()(x))
 
+    def test_a_second_stage_trains_everything(self):
+        model = models.freeze(models.build("resnet20", num_classes=3))
+        before = model.bn1.running_mean.clone()
+        models.unfreeze(model).train()(torch.randn(4, 3, 8, 8)).sum().backward()
+
+        assert all(p.grad is not None for p in model.parameters())
+        assert not torch.equal(model.bn1.running_mean, before)
+        models.freeze(models.freeze(model), bn=False).train()
+        before = model.bn1.running_mean.clone()
+        model(torch.randn(4, 3, 8, 8))
+        assert not torch.equal(model.bn1.running_mean, before)
+
     def test_and_drift_when_asked(self):
         model = models.freeze(models.build("resnet20", num_classes=3), bn=False).train()
         before = model.bn1.running_mean.clone()
@@ -414,6 +426,19 @@ class TestWeights:
         (tmp_path / "a.pth").write_bytes(whole[: len(whole) // 2])
         with pytest.raises(ValueError, match="a.pth is damaged"):
             build("a.pth")
+        for text in ("access denied", "this is text", "epoch,loss\n1,2\n"):
+            (tmp_path / "a.pth").write_text(text)
+            with pytest.raises(ValueError, match="a.pth is damaged"):
+                build("a.pth")
+
+    def test_half_a_classifier_is_none(self, source, tmp_path):
+        torch.save({k: v for k, v in source.state_dict().items() if k != "fc.bias"}, tmp_path / "w.pth")
+        with pytest.warns(UserWarning, match="its classifier 'fc' starts fresh"):
+            model = models.build("resnet20", num_classes=10, pretrained=str(tmp_path / "w.pth"))
+        assert not torch.equal(model.fc.weight, source.fc.weight)
+        torch.save({**source.state_dict(), "fc.weight": torch.ones(10, 128)}, tmp_path / "w.pth")
+        with pytest.raises(ValueError, match=r"fc.weight is \(10, 128\) and should be \(10, 64\)"):
+            models.build("resnet20", num_classes=10, pretrained=str(tmp_path / "w.pth"))
 
     def test_a_file_cannot_run_code(self, tmp_path):
         class Trap:
@@ -466,6 +491,13 @@ class TestTransformers:
 
         assert model(torch.randn(2, 1, 8, 8)).shape == (2, 4)
         assert isinstance(attach(model)(torch.randn(2, 1, 8, 8)), LogitMoments)
+
+    @pytest.mark.parametrize("values", [{"patch_size": 0}, {"hidden_size": "abc"}])
+    def test_a_damaged_configuration(self, vit, tmp_path, values):
+        path = tmp_path / "vit" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+        with pytest.raises(ValueError, match="config.json cannot be read"):
+            models.build(f"hf:{path}", num_classes=4)
 
     def test_weights_from_a_file(self, vit, tmp_path):
         path = tmp_path / "vit" / "model.safetensors"

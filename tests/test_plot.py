@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from command import run
@@ -9,6 +10,7 @@ from macc import metrics, training
 from macc.metrics import _files
 from macc.report import kinds
 from macc.report._sources import Source, name_apart, open_sources
+from macc.training.runs import Run
 from report_runs import digits_runs, hostile_csv, plain_run
 from stored import arrays
 
@@ -142,6 +144,41 @@ def test_sources_get_names_that_tell_them_apart(tmp_path):
     assert [s.name for s in open_sources([one, one])] == ["NLL, 1", "NLL, 2"]
     same = [Source(tmp_path / name / "a.npz", "a") for name in ("x", "y")]
     assert [s.name for s in name_apart(same)] == ["a, 1", "a, 2"]
+
+
+def test_names_by_loss_keep_the_data(tmp_path):
+    def made(dataset, gamma):
+        changes = ["head=none", f"dataset={dataset}"]
+        recipe = training.load("digits", scale="smoke", loss=f"Focal(gamma={gamma})", overrides=changes)
+        folder = tmp_path / f"{dataset}-{gamma}"
+        folder.mkdir()
+        (folder / "recipe.yaml").write_text(recipe.to_yaml())
+        return Source(folder, "FL", Run(folder))
+
+    found = name_apart([made(dataset, gamma) for dataset in ("cifar10", "svhn") for gamma in (1, 2)])
+    assert [source.name for source in found] == [
+        "Focal(gamma=1), cifar10",
+        "Focal(gamma=2), cifar10",
+        "Focal(gamma=1), svhn",
+        "Focal(gamma=2), svhn",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "message"),
+    [
+        (np.zeros((4, 3)), np.zeros(4), "must be numbers (N, K) for N labels"),
+        (np.zeros((4, 3)), np.zeros((4, 2)), "must be numbers (N, K) for N labels"),
+        (np.full((4, 3), "a"), np.full((4, 3), "a"), "must be numbers (N, K) for N labels"),
+        (np.zeros((4, 3)), np.full((4, 3), -1.0), "variances at least 0"),
+        (np.zeros((4, 3)), np.full((4, 3), np.nan), "must be finite"),
+    ],
+)
+def test_moments_that_are_none_are_refused(tmp_path, mean, variance, message):
+    labels = np.array([0, 1, 2, 0])
+    np.savez(tmp_path / "a.npz", logits=np.eye(3)[labels], labels=labels, mean=mean, variance=variance)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kinds.plot("gap", [tmp_path / "a.npz"])
 
 
 def test_the_command_line_draws_and_lists(tmp_path, monkeypatch):

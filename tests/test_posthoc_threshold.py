@@ -240,3 +240,15 @@ def test_the_order_of_equal_confidences_does_not_matter():
 
     assert one == two
     assert one.threshold is not None
+
+
+def test_columns_in_another_order_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "cat,0.7,0.2,0.1\ndog,0.2,0.5,0.3\nbird,0.1,0.2,0.7\n" * 10
+    (tmp_path / "val.csv").write_text("label,cat,dog,bird\n" + rows)
+    (tmp_path / "test.csv").write_text("label,bird,cat,dog\n" + rows)
+    result = run("calibrate", "--fit", "val.csv", "--apply", "test.csv", "-o", "out.npz")
+
+    assert result.code == 2
+    assert "the classes are cat, dog, bird where the calibrator is fitted and bird, cat, dog" in result.err
+    assert not (tmp_path / "out.npz").exists()

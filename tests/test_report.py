@@ -5,6 +5,7 @@ import hashlib
 import re
 import sys
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -187,6 +188,18 @@ def test_hostile_names_are_shown_and_not_run(tmp_path):
     )
     for name in (HOSTILE, IMAGE, r"$\frac{", title, "<img src=x onerror=alert(3)>"):
         assert name in reader.text
+
+
+def test_names_that_look_like_styles_leave_figures_whole(tmp_path):
+    path = tmp_path / "font-family: zzz #0072b2.csv"
+    path.write_text("label,a,b\n" + "a,0.9,0.1\nb,0.4,0.6\nb,0.8,0.2\n" * 20)
+    text = page.write([path], tmp_path / "a.html").read_text()
+
+    figures = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    assert figures
+    for figure in figures:
+        ElementTree.fromstring(figure)
+    assert any("font-family: zzz #0072b2" in figure for figure in figures)
 
 
 def test_without_the_data_classes_are_numbered_and_it_says_so(tmp_path):

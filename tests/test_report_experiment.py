@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from command import run
 from macc import experiments, metrics, training
 from macc.experiments import _file
+from macc.experiments._result import Member, Result
 from macc.experiments._run import folder_of
 from macc.report import experiment, paper
+from macc.report.experiment import first_runs
 from report_runs import HOSTILE
 
 pytestmark = pytest.mark.xdist_group("report")
@@ -57,6 +60,25 @@ def test_every_figure_an_experiment_may_name_is_drawn(done):
     assert set(get_args(_file.Figure)) == set(paper.FIGURES)
     for name in paper.FIGURES:
         assert drawn(done, name).axes
+
+
+def test_one_seed_is_shown_whatever_its_number(done):
+    folder, result = done
+    later = dataclasses.replace(result, runs=[dataclasses.replace(r, seed=r.seed + 5) for r in result.runs])
+    assert later.first_seed == 5
+    assert [s.name for s in first_runs(later, folder)] == [s.name for s in first_runs(result, folder)]
+    found, _ = paper.draw(dataclasses.replace(later, figure="mistakes"), folder.parent.parent)
+    assert found.axes
+
+
+def test_methods_are_paired_as_they_are_written_whatever_failed():
+    methods = ["NLL", "NLL+MACC", "FL", "FL+MACC", "NLL+dropout"]
+    runs = [Member("d", name, "val_accuracy", 0, name, {}, 1.0) for name in methods if name != "NLL+MACC"]
+    result = Result("x", "", "table", "full", "0", 1, ["ece"], {}, ["d"], methods, {"d": ["test"]}, runs=runs)
+    scene = paper._Scene(result, Path("runs"), None)
+
+    assert scene.pairs("d") == [("FL", "FL+MACC")]
+    assert scene.odd("d") == "NLL+dropout"
 
 
 def test_figure_2_has_certainty_and_the_curves_of_each_pair(done):

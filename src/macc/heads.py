@@ -691,7 +691,10 @@ def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     last: str = list(linears)[-1]
     parent_name, _, own_name = last.rpartition(".")
     parent = model.get_submodule(parent_name)
-    if own_name in HEAD_NAMES or (isinstance(parent, nn.Sequential) and parent[-1] is linears[last]):
+    if own_name in HEAD_NAMES:
+        return last
+    other_heads = [name for name in linears if name.rpartition(".")[2] in HEAD_NAMES]
+    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not other_heads:
         return last
     raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
 

@@ -136,6 +136,11 @@ class Result:
         first, *others = found or {"val_accuracy": {}}
         return [first, *(rule for rule in others if found[rule] != found[first])]
 
+    @property
+    def first_seed(self) -> int:
+        """The seed that stands for the others where one is shown."""
+        return min((run.seed for run in self.runs), default=0)
+
     def dropout(self, dataset: str, method: str, rule: str) -> float | None:
         """The dropout rate of a method's head, as a rule selected it; none where it has no head."""
         for run in self.runs:

@@ -6,6 +6,7 @@ A network is a function ``name(*, num_classes, ...)`` imported here; :func:`buil
 from macc.models._build import build as build
 from macc.models._build import known as known
 from macc.models._freeze import freeze as freeze
+from macc.models._freeze import unfreeze as unfreeze
 from macc.models.mendeley import mendeley as mendeley
 from macc.models.mendeley import mendeley_dropout as mendeley_dropout
 from macc.models.mlp import linear as linear

@@ -11,7 +11,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT:
-    """Train the classifier only: every other parameter keeps its value, in place.
+    """Train the classifier only: every other parameter keeps its value, in place; :func:`unfreeze` undoes it.
 
     Args:
         model: A classifier, before or after :func:`macc.attach`.
@@ -40,6 +40,7 @@ def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT
     trained = {id(parameter) for module in kept for parameter in module.parameters()}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in trained)
+    _let_statistics_drift(model)
     if bn:
         for module in model.modules():
             if isinstance(module, _BatchNorm) and module not in kept:
@@ -47,6 +48,34 @@ def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT
                 # `model.train()` reaches every layer, so each sets itself back before it is used.
                 module.register_forward_pre_hook(_stay_in_evaluation)
     return model
+
+
+def unfreeze(model: ModelT) -> ModelT:
+    """Train everything again, as for a second stage: all parameters, and the statistics of batch norm.
+
+    Args:
+        model: A classifier that :func:`freeze` was used on.
+
+    Returns:
+        The same model.
+
+    Example:
+        >>> from macc import models
+        >>> model = unfreeze(freeze(models.build("resnet20", num_classes=10)))
+        >>> all(p.requires_grad for p in model.parameters())
+        True
+    """
+    _let_statistics_drift(model)
+    return model.requires_grad_(True)
+
+
+def _let_statistics_drift(model: nn.Module) -> None:
+    """Take the hooks of an earlier freeze away."""
+    for module in model.modules():
+        mine = [key for key, hook in module._forward_pre_hooks.items() if hook is _stay_in_evaluation]
+        for key in mine:
+            del module._forward_pre_hooks[key]
+            module.train(model.training)
 
 
 def _stay_in_evaluation(module: nn.Module, _inputs: object) -> None:

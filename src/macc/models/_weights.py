@@ -26,6 +26,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         for key in own
         if key.startswith(f"{head}.") and (key not in found or found[key].shape != own[key].shape)
     ]
+    # A weight without its bias is no classifier.
+    layers = {key.rpartition(".")[0] for key in fresh}
+    fresh = [key for key in own if key.startswith(f"{head}.") and key.rpartition(".")[0] in layers]
     # Files written before torch counted batches lack the counter, and nothing depends on it.
     missing = [
         key
@@ -36,7 +39,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     unlike = [
         f"{key} is {tuple(found[key].shape)} and should be {tuple(own[key].shape)}"
         for key in own
-        if key in found and key not in fresh and found[key].shape != own[key].shape
+        if key in found
+        and found[key].shape != own[key].shape
+        # The number of classes is the first size.
+        and (key not in fresh or found[key].shape[1:] != own[key].shape[1:])
     ]
     problems = [
         f"{len(keys)} tensors {what} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
@@ -79,7 +85,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{file} is damaged, or holds more than tensors and could run code; save `model.state_dict()` alone"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged or cut ({' '.join(str(error).split())[:160]})") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):

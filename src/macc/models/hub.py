@@ -97,7 +97,9 @@ def _from_transformers(name: str, num_classes: int, in_channels: int, pretrained
             else:
                 _check_channels(config, name, in_channels)
                 model = _with_weights(_factory(transformers, config, name), config, name, weights)
-    except (OSError, ImportError) as error:
+    except ValueError:
+        raise
+    except Exception as error:  # whatever transformers makes of a damaged configuration
         raise ValueError(
             f"hf:{name} cannot be read ({' '.join(str(error).split())[:200]}); give a folder with config.json and "
             "model.safetensors, a name on the hub that has them, a config.json for fresh weights, "

@@ -97,6 +97,11 @@ def repair(
     """
     if grid and method != "temperature":
         raise ValueError(f"--grid is of the method temperature, not of {method}")
+    if val.classes is not None and test.classes is not None and list(val.classes) != list(test.classes):
+        raise ValueError(
+            f"the classes are {_some(val.classes)} where the calibrator is fitted and {_some(test.classes)} where it is "
+            "applied; give both files the same columns in the same order"
+        )
     progress = on_progress or (lambda _: None)
     logits, labels = as_logits(val, normalise=normalise), val.labels
     choice = None
@@ -119,6 +124,10 @@ def repair(
     progress(1.0)
     same = np.array_equal(labels, test.labels) and np.array_equal(logits, given)
     return Repair(fitted, probs, test.labels, before, after, difference, choice, len(labels), same)
+
+
+def _some(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:

@@ -66,8 +66,16 @@ class Source:
         found = read_npz(path)
         if not {"mean", "variance", "labels"} <= set(found):
             raise ValueError(f"{path} holds no moments of the logits; {self._cure(split)}")
-        moments = LogitMoments(torch.from_numpy(found["mean"]), torch.from_numpy(found["variance"]))
-        return moments, torch.from_numpy(found["labels"])
+        mean, variance, labels = found["mean"], found["variance"], found["labels"]
+        shapes = mean.ndim == 2 and mean.shape == variance.shape and labels.shape == mean.shape[:1]
+        if not shapes or mean.dtype.kind != "f" or variance.dtype.kind != "f":
+            raise ValueError(
+                f"{path}: mean and variance must be numbers (N, K) for N labels, got {mean.shape} {mean.dtype}, "
+                f"{variance.shape} {variance.dtype} and {len(labels)} labels"
+            )
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
+            raise ValueError(f"{path}: mean and variance must be finite, and variances at least 0")
+        return LogitMoments(torch.from_numpy(mean), torch.from_numpy(variance)), torch.from_numpy(labels)
 
     def _cure(self, split: str) -> str:
         if self.run is None:
@@ -165,7 +173,8 @@ def name_apart(sources: Sequence[Source]) -> list[Source]:
             words = [describe(named[index]) for index in members]
             if len(members) > 1 and len(set(words)) > 1:
                 for index, word in zip(members, words, strict=True):
-                    shown = word if describe is _loss else f"{name}, {word}"
+                    label = "" if describe is not _loss or not word else losses.parse(word).label
+                    shown = name.replace(label, word, 1) if label in name and label else f"{name}, {word}"
                     named[index] = replace(named[index], name=shown if word else name)
     return named
 

@@ -51,10 +51,8 @@ def inline(figure: "Figure", key: str, description: str) -> "Markup":
     # Groups are numbered alike in every figure, and nothing refers to them.
     text = re.sub(r"<g id=\"[^\"]*\"", "<g", text)
     text = re.sub(r"\n\s*", "\n", text)
-    for colour, variable in _VARIABLES.items():
-        text = re.sub(colour, f"var({variable})", text, flags=re.IGNORECASE)
-    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--font)", text)
-    text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
+    # Inside tags alone: what stands between them are users' names.
+    text = re.sub(r"<[^>]*>", lambda tag: _themed(tag[0]), text)
     head = re.search(r"viewBox=\"([^\"]*)\"", text)
     assert head is not None  # noqa: S101 - matplotlib writes one
     body = text[text.index(">") + 1 :]
@@ -78,3 +76,11 @@ def data_uri(image: Tensor) -> str:
     file = io.BytesIO()
     found.save(file, format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _themed(tag: str) -> str:
+    """A tag with the page's colours and font."""
+    for colour, variable in _VARIABLES.items():
+        tag = re.sub(colour, f"var({variable})", tag, flags=re.IGNORECASE)
+    tag = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--font)", tag)
+    return re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", tag)

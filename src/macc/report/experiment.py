@@ -124,7 +124,8 @@ def first_runs(result: Result, folder: Path) -> list[Source]:
     found = []
     for dataset in result.datasets:
         for run in result.runs:
-            if run.dataset == dataset and run.rule == result.rules(dataset)[0] and run.seed == 0:
+            first = run.seed == result.first_seed and run.rule == result.rules(dataset)[0]
+            if run.dataset == dataset and first:
                 path = runs_folder(folder) / run.folder
                 name = run.method if len(result.datasets) == 1 else f"{dataset}, {run.method}"
                 found.append(Source(path, name, Run(path)))

@@ -290,7 +290,8 @@ class _Builder:
         """The data of a run, where they are here; loaded once for runs that share them."""
         if source.run is None or source.recipe is None:
             return None
-        key = f"{source.recipe.dataset} {source.recipe.subset.model_dump_json()}"
+        content = source.run.environment.get("data_sha256")
+        key = f"{source.recipe.dataset} {source.recipe.subset.model_dump_json()} {content}"
         if key not in self.data:
             try:
                 self.data[key] = source.data(self.root)

@@ -32,22 +32,25 @@ class _Scene:
     def source(self, dataset: str, method: str) -> Source:
         """The first seed of a method."""
         for run in self.result.runs:
-            if (run.dataset, run.method, run.seed) == (dataset, method, 0):
+            if (run.dataset, run.method, run.seed) == (dataset, method, self.result.first_seed):
                 path = self.out / run.folder
                 return Source(path, method, Run(path))
         raise ValueError(f"{self.result.name} has no finished run of {method} on {dataset}")
 
     def pairs(self, dataset: str) -> list[tuple[str, str]]:
         """Methods two by two, as far as a data set has both."""
-        there = {run.method for run in self.result.runs if run.dataset == dataset}
-        names = [name for name in self.result.methods if name in there]
-        return list(zip(names[::2], names[1::2], strict=False))
+        names, there = self.result.methods, self._there(dataset)
+        return [pair for pair in zip(names[::2], names[1::2], strict=False) if there.issuperset(pair)]
 
     def odd(self, dataset: str) -> str:
-        """The method that is left when the others are paired, or else the first."""
-        there = {run.method for run in self.result.runs if run.dataset == dataset}
-        names = [name for name in self.result.methods if name in there]
-        return names[-1] if len(names) % 2 else names[0]
+        """The method that is left when the others are paired, or else the first that has runs."""
+        names, there = self.result.methods, self._there(dataset)
+        if len(names) % 2 and names[-1] in there:
+            return names[-1]
+        return next(name for name in names if name in there)
+
+    def _there(self, dataset: str) -> set[str]:
+        return {run.method for run in self.result.runs if run.dataset == dataset}
 
     @property
     def datasets(self) -> list[str]:

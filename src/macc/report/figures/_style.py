@@ -106,7 +106,9 @@ def plain(name: str) -> str:
         \$x\$ _ok
     """
     words = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", name).split())
-    short = words if len(words) <= LONGEST_NAME else f"{words[: LONGEST_NAME - 1]}…"
+    # What tells names apart often stands at the end.
+    kept = LONGEST_NAME - 1
+    short = words if len(words) <= LONGEST_NAME else f"{words[: kept - kept // 2]}…{words[-(kept // 2) :]}"
     shown = short.replace("$", r"\$")
     # Matplotlib leaves names that begin with an underscore out of legends.
     return f"\u200b{shown}" if shown.startswith("_") else shown
