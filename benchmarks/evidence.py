@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
 from macc import experiments, metrics, training
-from macc.experiments._result import Result, paired_p
+from macc.experiments._result import Cell, Result, interval, paired_p
 from macc.report._sources import open_sources
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
-from macc.report.figures._style import grid, style
+from macc.report.figures._style import BLUE, FAINT, VERMILLION, grid, style
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
@@ -39,6 +39,7 @@ COMPARED = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
 ORDER = (*COMPARED, "ablation", "cifar10_search")
 METRICS = {"ece": -1, "sce": -1, "nll": -1, "accuracy": 1}
 """What is compared, and whether more of it is better."""
+RULES = {"val_accuracy": "accuracy, the paper's rule", "val_nll": "NLL"}
 CONTROL = "with dropout"
 RIVALS = {
     "task loss": {"NLL+MACC": "NLL", "LS+MACC": "LS", "FL+MACC": "FL"},
@@ -51,12 +52,17 @@ RIVALS = {
 OTHER_RATE = "with dropout, another rate"
 TALLIED = ("task loss", CONTROL, OTHER_RATE, *list(RIVALS)[2:])
 
+Block = tuple[Result, str, str, str]
+"""An experiment's result, and the data set, test and rule of one of its tables."""
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """MACC minus a rival in one metric, over the seeds both were trained with."""
+    """MACC minus a rival in one metric, over the seeds both were trained with, and its 95 % interval."""
 
     difference: float
+    low: float
+    high: float
     p: float
 
     def sign(self, direction: int, corrected: float) -> str:
@@ -77,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         draw_growth(IMAGES / "growth.svg")
         draw_timing(IMAGES / "timing.svg")
         draw_certainty(IMAGES / "certainty.svg")
+        draw_differences(IMAGES / "differences.svg")
         for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
@@ -131,9 +138,13 @@ def collect_certainty(runs: Path, data: Path) -> None:
 
 def data_name(experiment: str, dataset: str) -> str:
     """What a reader calls the data."""
-    names = {"chest_xray": "chest X-rays", "pacs_a": "PACS, photo to cartoon and sketch"}
+    names = {
+        "chest_xray": "chest X-rays",
+        "pacs_a": "PACS, photo to cartoon and sketch",
+        "cifar10": "CIFAR-10",
+    }
     if experiment == "pacs_b":
-        return f"PACS, {dataset.lower()} to the others"
+        return f"PACS, {'each domain' if dataset == 'Average' else dataset.lower()} to the others"
     return names.get(experiment, dataset)
 
 
@@ -177,6 +188,7 @@ def filled(page: str) -> str:
             "ablation": ablation,
             "certainty": certainty,
             "summary": summary,
+            "values": values,
         }
         text = own.get(match[1], lambda: matrix(match[1]))()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
@@ -329,6 +341,50 @@ def draw_timing(path: Path) -> None:
     save(figure, path)
 
 
+def draw_differences(path: Path) -> None:
+    """MACC minus its task loss and minus the dropout control in ECE, over seeds: a panel a task loss and rule."""
+    blocks = [
+        (result, dataset, test, rule)
+        for result in filter(None, map(read, COMPARED))
+        for dataset, test, rule in chosen_blocks(result)
+    ]
+    with style():
+        figure, axes = grid(2, 3, (3.9, 3.4), sharex=True, sharey="row")
+        for row, (rule, words) in zip(axes, RULES.items(), strict=True):
+            mine = [block for block in blocks if block[3] == rule]
+            for ax, method in zip(row, RIVALS[CONTROL], strict=True):
+                _differences_of(ax, method, mine)
+                ax.set_title(f"{method}, selected by validation {words.partition(',')[0]}")
+        for ax in axes[1]:
+            ax.set_xlabel("← MACC better      ECE, points      worse →")
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        save(figure, path)
+
+
+def _differences_of(ax: Axes, method: str, blocks: Sequence[Block]) -> None:
+    """Means and 95 % t-intervals of paired differences, a line a test set."""
+    looks = {
+        "task loss": ("o", BLUE, -0.16, "against the task loss alone"),
+        CONTROL: ("s", VERMILLION, 0.16, "against the task loss with dropout"),
+    }
+    for title, (marker, colour, offset, words) in looks.items():
+        for place, (result, dataset, test, rule) in enumerate(blocks):
+            found = versus(result, dataset, test, rule, "ece", method, RIVALS[title][method])
+            if found is not None:
+                height = place + offset
+                ax.plot([100 * found.low, 100 * found.high], [height, height], color=colour, lw=1.2)
+                ax.plot(100 * found.difference, height, marker, color=colour, ms=4.5, label=words)
+                words = "_again"  # names with an underscore are left out of legends
+    ax.axvline(0, color=FAINT, lw=0.8)
+    ax.set_xscale("symlog", linthresh=2, linscale=0.8)
+    ax.set_xticks([-50, -10, -2, 0, 2, 10, 50])
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.minorticks_off()
+    ax.grid(axis="x")
+    ax.set_yticks(range(len(blocks)), titles(blocks))
+    ax.set_ylim(len(blocks) - 0.5, -0.5)
+
+
 def panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     """A figure of panels side by side."""
     figure = Figure(figsize=size, layout="constrained")
@@ -370,7 +426,7 @@ def ablation() -> str:
     """Mean u and ECE of every setting on every test, held against plain cross-entropy, by both rules of selection."""
     result = experiments.load_result(RESULTS / "ablation.json")
     lines = [heading(result)]
-    for rule, words in {"val_accuracy": "accuracy, the paper's rule", "val_nll": "NLL"}.items():
+    for rule, words in RULES.items():
         lines += ["", f"Epochs selected by validation {words}:", "", *_ablation_table(result, rule)]
     return "\n".join(lines)
 
@@ -477,16 +533,54 @@ def summary() -> str:
     return "\n".join(lines)
 
 
+def values() -> str:
+    """ECE of every method on every test, with half of its interval over seeds, and the paper's."""
+    results = list(filter(None, map(read, COMPARED)))
+    parts = []
+    for rule, words in RULES.items():
+        blocks = [
+            (result, *block) for result in results for block in chosen_blocks(result) if block[2] == rule
+        ]
+        methods = list(dict.fromkeys(method for result in results for method in result.methods))
+        parts += [f"Selected by validation {words}:", "", f"| | {' | '.join(titles(blocks))} |"]
+        parts.append("|---|" + "--:|" * len(blocks))
+        for method in methods:
+            cells = [result.cell(dataset, test, method, "ece", rule) for result, dataset, test, _ in blocks]
+            fields = [_value(cell, paper=rule == "val_accuracy") for cell in cells]
+            parts.append(f"| {method} | {' | '.join(fields)} |")
+        parts.append("")
+    return "\n".join(parts[:-1])
+
+
+def _value(cell: Cell | None, *, paper: bool) -> str:
+    if cell is None:
+        return ""
+    ends = interval([100 * value for value in cell.values])
+    half = "" if ends is None else f" ±{(ends[1] - ends[0]) / 2:.1f}"
+    theirs = f" ({100 * cell.paper:.1f})" if paper and cell.paper is not None else ""
+    return f"{100 * cell.mean:.1f}{half}{theirs}"
+
+
+def titles(blocks: Sequence[Block]) -> list[str]:
+    """The names of data sets, with that of the test where there are several."""
+    names = [data_name(result.name, dataset) for result, dataset, _, _ in blocks]
+    tests = [where_of(test) for _, _, test, _ in blocks]
+    return [
+        name if names.count(name) == 1 else f"{name}, {test}" for name, test in zip(names, tests, strict=True)
+    ]
+
+
 def versus(
     result: Result, dataset: str, test: str, rule: str, metric: str, method: str, rival: str
 ) -> Verdict | None:
     """A paired t-test over seeds; nothing where there are fewer than two."""
     own = result.cell(dataset, test, method, metric, rule)
     other = result.cell(dataset, test, rival, metric, rule)
-    if own is None or other is None or len(own.values) != len(other.values) or len(own.values) < 2:
+    if own is None or other is None or len(own.values) != len(other.values):
         return None
     differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
-    return Verdict(own.mean - other.mean, paired_p(differences))
+    ends = interval(differences)
+    return None if ends is None else Verdict(own.mean - other.mean, *ends, paired_p(differences))
 
 
 if __name__ == "__main__":
