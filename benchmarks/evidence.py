@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
-from macc import experiments, metrics, training
+from macc import experiments, losses, metrics, training
 from macc.experiments._result import Cell, Result, interval, paired_p
 from macc.report._sources import open_sources
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
@@ -484,8 +484,23 @@ def compared(result: Result, dataset: str, test: str, rule: str, method: str) ->
 def same_rate(result: Result, dataset: str, rule: str, method: str) -> bool:
     """Whether a form of MACC and its dropout control have the same rate, on every data set of an average."""
     control = RIVALS[CONTROL][task_and_macc(method)]
-    names = {run.dataset for run in result.runs} if dataset == "Average" else {dataset}
+    names = members(result, dataset)
     return all(result.dropout(name, method, rule) == result.dropout(name, control, rule) for name in names)
+
+
+def same_task(result: Result, dataset: str, rule: str, method: str, rival: str) -> bool:
+    """Whether grids ended with the same gamma or alpha, on every data set of an average."""
+    tasks = {
+        (run.dataset, run.method): str(losses.parse(run.settings["loss"]).task)
+        for run in result.runs
+        if run.rule == rule
+    }
+    return all(tasks[name, method] == tasks[name, rival] for name in members(result, dataset))
+
+
+def members(result: Result, dataset: str) -> set[str]:
+    """A data set, or those behind an average."""
+    return {run.dataset for run in result.runs} if dataset == "Average" else {dataset}
 
 
 def task_and_macc(method: str) -> str:
@@ -514,6 +529,7 @@ def judged(
 def summary() -> str:
     """How often MACC is better, cannot be told apart, and is worse, over all data sets, forms of it and rules."""
     tally: Counter[tuple[str, str, str, str]] = Counter()
+    tasks: dict[str, list[bool]] = {}
     for result in filter(None, map(read, COMPARED)):
         for dataset, test, rule in chosen_blocks(result):
             where = "in domain" if where_of(test) == "in domain" else "under shift"
@@ -522,6 +538,10 @@ def summary() -> str:
                     for title, row in judged(result, dataset, test, rule, method).items():
                         if title == CONTROL and not same_rate(result, dataset, rule, method):
                             title = OTHER_RATE
+                        elif row and title in ("task loss", CONTROL):
+                            rival = RIVALS[title][task_and_macc(method)]
+                            same = same_task(result, dataset, rule, method, rival)
+                            tasks.setdefault(title, []).append(same)
                         tally.update((where, title, metric, sign) for metric, (_, sign) in row.items())
     lines = ["| | against | ECE | SCE | NLL | accuracy |", "|---|---|---|---|---|---|"]
     for where in ("in domain", "under shift"):
@@ -530,6 +550,14 @@ def summary() -> str:
                 " / ".join(str(tally[where, title, metric, sign]) for sign in "+·-") for metric in METRICS
             ]
             lines.append(f"| {where} | {title} | {' | '.join(counts)} |")
+    told = {sign: sum(n for key, n in tally.items() if key[-1] == sign) for sign in "+-"}
+    other = {title: f"{same.count(False)} of {len(same)}" for title, same in tasks.items()}
+    lines += [
+        "",
+        f"Of all {tally.total()} comparisons {sum(told.values())} are told, {told['+']} for MACC and {told['-']} against it. "
+        "Each method has a grid of its own: gamma or alpha differs from MACC's in "
+        f"{other['task loss']} comparisons with the task loss, and {other[CONTROL]} with dropout at the same rate.",
+    ]
     return "\n".join(lines)
 
 

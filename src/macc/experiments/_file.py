@@ -32,6 +32,7 @@ Column = Literal[
     "accuracy", "sce", "ece", "nll", "brier", "auroc", "gap", "classwise_ece", "temperature", "u", "minutes"
 ]
 Figure = Literal["samples", "certainty", "gap", "confidence", "mistakes", "convergence"]
+Table = Literal["table1", "table2", "table3", "table4", "table5", "table6", "table7", "table8"]
 MAX_TRAININGS = 1000
 MAX_NAME = 60
 
@@ -224,7 +225,11 @@ class Experiment(_Values):
     moments: Annotated[
         bool, Field(description="Predict mean and variance of the logits too, of methods with a head.")
     ] = False
-    paper: Annotated[str | None, Field(description="Table of the paper to stand beside.")] = None
+    paper: Annotated[
+        list[Table],
+        BeforeValidator(_listed),
+        Field(description="Tables of the paper to stand beside; the first that has a value gives it."),
+    ] = []
     passes: Annotated[list[Count], Field(description="With kind timing: numbers of dropout masks.")] = []
     limit: Annotated[Count, Field(description="More trainings than this are an error.")] = MAX_TRAININGS
     notes: list[str] = []
