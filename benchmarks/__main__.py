@@ -5,7 +5,6 @@
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+
+from macc.training.runs import processor, source_commit
 
 # Training first: it sees to it, before torch asks the processor, that bf16 runs on this machine.
 PARTS = ("training", "core", "metrics", "data", "corruptions", "posthoc", "large")
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no part is called {sorted(unknown)[0]!r}; there are {', '.join(PARTS)}")
     torch.set_flush_denormal(True)
     console = Console(width=110)
-    machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, CPU"
+    machine = f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     table = Table("case", "ratio", "must be", title=machine)
     missed = 0
     kept: list[dict[str, Any]] = []
@@ -47,7 +48,6 @@ def main(arguments: Sequence[str]) -> int:
     if given.json is not None:
         console.print("timing growth ...")
         from benchmarks.scaling import growths
-        from macc.training.runs import source_commit
 
         growth = [asdict(one) for one in growths()]
         found = {"machine": machine, "commit": source_commit(), "ratios": kept, "growth": growth}
