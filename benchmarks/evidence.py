@@ -349,14 +349,14 @@ def draw_differences(path: Path) -> None:
         for dataset, test, rule in chosen_blocks(result)
     ]
     with style():
-        figure, axes = grid(2, 3, (3.9, 3.4), sharex=True, sharey="row")
+        figure, axes = grid(2, 3, (3.1, 3.3), sharex=True, sharey="row")
         for row, (rule, words) in zip(axes, RULES.items(), strict=True):
             mine = [block for block in blocks if block[3] == rule]
             for ax, method in zip(row, RIVALS[CONTROL], strict=True):
                 _differences_of(ax, method, mine)
-                ax.set_title(f"{method}, selected by validation {words.partition(',')[0]}")
+                ax.set_title(f"{method}, selected by {words.partition(',')[0]}")
         for ax in axes[1]:
-            ax.set_xlabel("← MACC better      ECE, points      worse →")
+            ax.set_xlabel("← MACC better    ECE    worse →")
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
         save(figure, path)
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.seeds run NAME SCALE SEED RUNS DATA    # train and measure one seed of results/NAME.yaml
     python -m benchmarks.seeds measure NAME SCALE SEED RUNS DATA    # what is finished of it, while it trains
-    python -m benchmarks.seeds join NAME DATA                   # results/seeds/NAME-*.json into results/NAME.json
+    python -m benchmarks.seeds join NAME RUNS DATA              # results/seeds/NAME-*.json into results/NAME.json
 
 A method that ``results/seeds`` has of a seed is not trained again, wherever its run folder may be: a run is the same
 by the hash of its recipe and data.
@@ -10,6 +10,7 @@ by the hash of its recipe and data.
 
 import math
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     match list(arguments):
         case ["run" | "measure" as what, name, scale, seed, runs, data]:
             keep(name, scale, int(seed), Path(runs), Path(data), train=what == "run")
-        case ["join", name, data]:
-            write_result(joined(name, Path(data)), RESULTS / f"{name}.json")
+        case ["join", name, runs, data]:
+            write_result(joined(name, Path(runs), Path(data)), RESULTS / f"{name}.json")
         case _:
             print(__doc__, file=sys.stderr)
             return 2
@@ -65,7 +66,8 @@ def keep(name: str, scale: str, seed: int, runs: Path, data: Path, *, train: boo
         worker = Worker(plan, runs, "", tell=lambda _: None)
         for case in plan.cases:
             for job, part_of_data in plan.predictions_missing(case):
-                worker.predict(case, job, part_of_data)
+                while not worker.predict(case, job, part_of_data):
+                    time.sleep(1)  # another process is at this run
         found = replace(gather(plan), name=name)
     if before is not None:
         found = together(whole, [before, found])
@@ -73,14 +75,16 @@ def keep(name: str, scale: str, seed: int, runs: Path, data: Path, *, train: boo
     write_result(found, path)
 
 
-def joined(name: str, data: Path) -> Result:
-    """The seeds that are complete as one result, tested over seeds."""
+def joined(name: str, runs: Path, data: Path) -> Result:
+    """The seeds that are complete as one result, tested over seeds; one alone over its samples, from its runs."""
     kept = {int(path.stem.rpartition("-")[2]): path for path in SEEDS.glob(f"{name}-*.json")}
     parts = [experiments.load_result(kept[seed]) for seed in sorted(kept)]
-    whole = _file.load(RESULTS / f"{name}.yaml", scale=parts[0].scale)
     complete = [part for part in parts if {cell.method for cell in part.cells} == set(part.methods)]
+    if not complete:
+        raise ValueError(f"{SEEDS} has no complete seed of {name}; `run` or `measure` one first")
+    whole = _file.load(RESULTS / f"{name}.yaml", scale=complete[0].scale)
     result = together(whole, complete)
-    plan = Plan(whole.model_copy(update={"seeds": result.seeds}), Path("runs"), data)
+    plan = Plan(whole.model_copy(update={"seeds": result.seeds}), runs, data)
     plan.look()
     add_findings(result, plan)
     return result

@@ -316,6 +316,19 @@ class TestRefusals:
         self.refused(Odd(), "cannot tell which layer is the classifier")
         assert macc.attach(Odd(), example=torch.randn(2, 8))(torch.randn(2, 8)).mean.shape == (2, 3)
 
+    def test_layers_of_such_names_inside_blocks_are_no_heads(self):
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.out = nn.Linear(8, 8)
+
+            def forward(self, x):
+                return x + self.out(x)
+
+        model = nn.Sequential()
+        model.blocks, model.mlp_head = Block(), nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 3))
+        assert isinstance(macc.attach(model).mlp_head[1], macc.MCDropoutLinear)
+
     def test_distilled_heads(self):
         model, example = transformers_model("deit-distilled")
         self.refused(model, "cannot tell which layer")

@@ -161,6 +161,16 @@ def test_points_as_methods_of_their_own(tmp_path):
     assert experiment.methods[2].loss == "CrossEntropy + 10*MACC"
 
 
+def test_settings_of_a_method_of_the_paper_are_replaced_as_a_whole():
+    def settings(given):
+        methods = [{"method": "NLL+MACC", "name": "mine", "loss": "CrossEntropy", "set": given}]
+        experiment = experiments.Experiment(name="x", datasets="digits", methods=methods, paper=None)
+        return experiment.methods[0].settings
+
+    assert settings({"head": "none"}) == {"head": "none"}
+    assert settings({"head.samples": 5}) == {"head.p": "{p}", "head.samples": 5}
+
+
 MINE = {"name": "M", "loss": "CrossEntropy + {w}*MACC", "set": {"head.p": "{0.2}"}}
 
 

@@ -836,6 +836,17 @@ class TestStudies:
 
         assert len(seen) == len(set(seen)) == 12
 
+    def test_a_worker_of_tpe_that_comes_too_late_trains_nothing(self, tmp_path, storage):
+        plan, study = self.study(tmp_path, storage, sampler="tpe", trials=2)
+        seen = []
+        while study.work(self.trainer(plan, seen)):
+            pass
+        # It saw that a point was waiting, and others took it first.
+        study.study.optimize(lambda trial: study._objective(trial, self.trainer(plan, seen)), n_trials=1)
+
+        assert len(seen) == 2
+        assert study.done
+
     def test_tpe_ends_where_nothing_can_be_trained(self, tmp_path, storage):
         plan, study = self.study(tmp_path, storage, sampler="tpe", trials=3)
 
@@ -848,6 +859,13 @@ class TestStudies:
             assert turns < 50
         assert study.done
         assert len(plan.failed) >= 3
+
+    def test_no_front_where_what_a_control_waits_for_failed(self, tmp_path):
+        control = {"name": "C", "loss": "Focal(gamma={1,2})", "p_of": "M"}
+        plan = planned(tmp_path, methods=[MACC, control], search={"objectives": ["accuracy", "nll"]})
+        plan.failed = dict.fromkeys(jobs_of(plan, "M"), "it diverged")
+
+        assert _fronts(plan) == []
 
     def test_two_objectives_have_a_front_however_the_points_came(self, tmp_path):
         plan = planned(tmp_path, methods=[MACC], search={"objectives": ["accuracy", "nll"]})

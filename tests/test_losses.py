@@ -495,6 +495,12 @@ def test_focal_of_masked_classes_has_finite_gradients(gamma):
         torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, labels))
 
 
+@pytest.mark.parametrize("gamma", [0.0, 3.0])
+def test_focal_of_a_label_that_is_masked_is_infinite(gamma):
+    logits = torch.tensor([[1.0, -torch.inf, 0.0], [0.0, 1.0, 2.0]])
+    assert losses.Focal(gamma=gamma)(logits, torch.tensor([1, 1])) == torch.inf
+
+
 def test_focal_agrees_with_the_textbook_formula_and_gradient():
     output, labels = random_batch()
     logits = output.mean.clone().requires_grad_()

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from macc import LogitMoments, attach, detach, losses, models
+from macc.models._weights import load_weights
 
 
 def multiply_adds(model: nn.Module, x: torch.Tensor) -> int:
@@ -431,9 +432,22 @@ class TestWeights:
             with pytest.raises(ValueError, match="a.pth is damaged"):
                 build("a.pth")
 
+    def test_a_counter_of_batches_is_not_missed_in_a_head(self, tmp_path):
+        def network():
+            return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
+
+        source, model = network(), network()
+        source.trained = model.trained = "1"
+        nn.init.constant_(source[1][0].weight, 7)
+        old = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
+        torch.save(old, tmp_path / "w.pth")
+        load_weights(model, tmp_path / "w.pth")
+
+        assert (model[1][0].weight == 7).all()
+
     def test_half_a_classifier_is_none(self, source, tmp_path):
         torch.save({k: v for k, v in source.state_dict().items() if k != "fc.bias"}, tmp_path / "w.pth")
-        with pytest.warns(UserWarning, match="its classifier 'fc' starts fresh"):
+        with pytest.warns(UserWarning, match="w.pth lacks fc.bias: its classifier 'fc' starts fresh"):
             model = models.build("resnet20", num_classes=10, pretrained=str(tmp_path / "w.pth"))
         assert not torch.equal(model.fc.weight, source.fc.weight)
         torch.save({**source.state_dict(), "fc.weight": torch.ones(10, 128)}, tmp_path / "w.pth")

@@ -273,6 +273,11 @@ def test_every_calibrator_says_what_it_is():
         assert "Example:" in inspect.getdoc(kind), name
 
 
+def test_best_needs_two_classes_to_compare():
+    with pytest.raises(ValueError, match="all labels are of class 1, which no calibrator can be compared by"):
+        posthoc.best(np.random.default_rng(0).normal(size=(50, 3)), np.ones(50, dtype=int))
+
+
 def test_best_tries_candidates_of_one_name_and_takes_a_single_one():
     logits, labels = data(300, 3)
     two = [lambda z, y: posthoc.Temperature.fit(z, y), lambda z, y: posthoc.Identity.fit(z, y)]

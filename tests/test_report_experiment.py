@@ -12,7 +12,7 @@ import pytest
 from command import run
 from macc import experiments, metrics, training
 from macc.experiments import _file
-from macc.experiments._result import Member, Result
+from macc.experiments._result import Cell, Member, Result
 from macc.experiments._run import folder_of
 from macc.report import experiment, paper
 from macc.report.experiment import first_runs
@@ -79,6 +79,19 @@ def test_methods_are_paired_as_they_are_written_whatever_failed():
 
     assert scene.pairs("d") == [("FL", "FL+MACC")]
     assert scene.odd("d") == "NLL+dropout"
+
+
+def test_methods_made_of_others_are_in_no_pair():
+    methods = ["NLL", "NLL+TS", "NLL+MACC"]
+    runs = [Member("d", name, "val_accuracy", 0, name, {}, 1.0) for name in ("NLL", "NLL+MACC")]
+    cells = [Cell("d", "test", name, "val_accuracy", "ece", (0.1,), None, None, None) for name in methods]
+    result = Result(
+        "x", "", "table", "full", "0", 1, ["ece"], {}, ["d"], methods, {"d": ["test"]}, cells=cells, runs=runs
+    )
+    scene = paper._Scene(result, Path("runs"), None)
+
+    assert scene.pairs("d") == [("NLL", "NLL+MACC")]
+    assert scene.odd("d") == "NLL"
 
 
 def test_figure_2_has_certainty_and_the_curves_of_each_pair(done):

@@ -439,7 +439,8 @@ def test_a_run_on_data_of_ones_own_predicts_more_of_them(tmp_path):
     (written,) = training.predict(run, model=fresh, trained_on=parts, data=more, moments=True)
 
     assert written.parts[-2:] == ("later", "test.npz")
-    assert torch.equal(run.predictions("later/test")[0], run.predictions("test")[0].flip(0))
+    # A row's last bits may depend on its place in the batch.
+    torch.testing.assert_close(run.predictions("later/test")[0], run.predictions("test")[0].flip(0))
     with pytest.raises(ValueError, match="mine.*data of your own are given as `trained_on`"):
         training.predict(run, model=network())
     with pytest.raises(ValueError, match="its hash differs"):

@@ -408,7 +408,7 @@ def attach(
     With ``example``, one forward pass in evaluation mode finds the layer whose output *is* the
     model's output. Without it, the last linear layer is taken if its name says that it is the
     classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
-    an ``nn.Sequential``. ``layer`` names it outright.
+    an ``nn.Sequential`` and the model has no layer of these names of its own. ``layer`` names it outright.
 
     A dropout layer registered right before the classifier is reported as a warning: features would be
     dropped twice.
@@ -693,8 +693,9 @@ def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     parent = model.get_submodule(parent_name)
     if own_name in HEAD_NAMES:
         return last
-    other_heads = [name for name in linears if name.rpartition(".")[2] in HEAD_NAMES]
-    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not other_heads:
+    # Layers of these names are common inside blocks; one of the model itself may well be its classifier.
+    other_head = any(name in HEAD_NAMES for name in linears)
+    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not other_head:
         return last
     raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
 

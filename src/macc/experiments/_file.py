@@ -227,7 +227,7 @@ class Experiment(_Values):
     ] = False
     paper: Annotated[
         list[Table],
-        BeforeValidator(_listed),
+        BeforeValidator(lambda value: [] if value is None else _listed(value)),
         Field(description="Tables of the paper to stand beside; the first that has a value gives it."),
     ] = []
     passes: Annotated[list[Count], Field(description="With kind timing: numbers of dropout masks.")] = []
@@ -456,10 +456,9 @@ def _method(value: Any, library: Mapping[str, Any]) -> Any:
         found = {"name": name, **library[name], **value}
         own, given = library[name].get("set"), value.get("set")
         if isinstance(own, Mapping) and isinstance(given, Mapping):
-            found["set"] = {
-                **cast("dict[str, object]", _flat(own)),
-                **cast("dict[str, object]", _flat(given)),
-            }
+            both = [cast("dict[str, object]", _flat(settings)) for settings in (own, given)]
+            kept = {key: value for key, value in both[0].items() if key.partition(".")[0] not in both[1]}
+            found["set"] = {**kept, **both[1]}
         return found
     return value
 

@@ -121,7 +121,8 @@ def _compare(
                 best = min(cells, key=lambda cell: cell.mean)
                 rows.append(_tested(result, plan, own, best, why, resampled))
                 # Which of several is the best was seen on the test itself.
-                family.append(min(1.0, len(cells) * rows[-1].p))
+                p = rows[-1].p
+                family.append(p if math.isnan(p) else min(1.0, len(cells) * p))
         corrected = metrics.holm(family)
         result.comparisons += [replace(row, p_holm=p) for row, p in zip(rows, corrected, strict=True)]
 

@@ -134,7 +134,7 @@ def _fronts(plan: Plan) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for case in plan.cases:
         for method in plan.trained(case):
-            if not plan.is_searched(method, case):
+            if not plan.is_searched(method, case) or not plan.ready(case, method):
                 continue
             rows = plan.tried(case, method)
             signs = [-1 if name == "accuracy" else 1 for name in names]

@@ -270,22 +270,24 @@ class GridStudy:
         return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
 
     def _refuse_tried(self, trial: "optuna.Trial", point: Point) -> None:
-        """Where a sampler suggests what was tried, put one into the queue that was not; all can be had so."""
+        """Where a sampler suggests what was tried, put one into the queue that was not; no more than were asked for."""
         import optuna
 
         with locked(self.folder):
             trials = self.study.get_trials(deepcopy=False)
-            tried = [each.user_attrs.get("point") for each in trials if each.state.name != "FAIL"]
-            tried += self._failed()
-            if point not in tried:
-                trial.set_user_attr("point", point)  # under the lock, so that no other worker takes it too
-                return
-            left = [each for each in self.points if each not in tried]
-            if left:
+            taken = [each for each in trials if each.state.name != "FAIL" and "point" in each.user_attrs]
+            tried = [each.user_attrs["point"] for each in taken] + self._failed()
+            if len(tried) < self._wanted:
+                if point not in tried:
+                    trial.set_user_attr(
+                        "point", point
+                    )  # under the lock, so that no other worker takes it too
+                    return
+                left = [each for each in self.points if each not in tried]
                 other = random.Random(trial.number).choice(left)  # noqa: S311 - nothing secret
                 self.study.enqueue_trial(other, user_attrs={"point": other})
         trial.set_user_attr("duplicate", True)
-        raise optuna.TrialPruned("this point was tried")
+        raise optuna.TrialPruned("this point was tried, or others took the last")
 
     def _reporter(self, trial: "optuna.Trial") -> OnEpoch:
         name = self.search.objectives[0]

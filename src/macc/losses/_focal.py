@@ -10,11 +10,14 @@ from macc.losses._terms import Task
 
 
 def log_probs_of_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, finite with finite gradients however saturated."""
+    """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, finite with finite gradients however saturated.
+
+    A label whose own logit is -inf has a log-probability of -inf, as in cross-entropy.
+    """
+    log_probs, labels = logits.log_softmax(dim=1), labels.unsqueeze(1)
     # Classes that are masked by a logit of -inf have a probability of 0, and no others may be left.
-    log_probs = logits.log_softmax(dim=1).clamp(min=torch.finfo(logits.dtype).min)
-    labels = labels.unsqueeze(1)
-    others = log_probs.scatter(1, labels, -torch.inf).logsumexp(dim=1)
+    finite = log_probs.clamp(min=torch.finfo(logits.dtype).min)
+    others = finite.scatter(1, labels, -torch.inf).logsumexp(dim=1)
     return log_probs.gather(1, labels).squeeze(1), others
 
 

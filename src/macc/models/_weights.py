@@ -21,20 +21,16 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     file = Path(path)
     found, own = read_weights(file), model.state_dict()
     head = trained_name(model)
-    fresh = [
-        key
-        for key in own
-        if key.startswith(f"{head}.") and (key not in found or found[key].shape != own[key].shape)
-    ]
-    # A weight without its bias is no classifier.
-    layers = {key.rpartition(".")[0] for key in fresh}
-    fresh = [key for key in own if key.startswith(f"{head}.") and key.rpartition(".")[0] in layers]
     # Files written before torch counted batches lack the counter, and nothing depends on it.
-    missing = [
-        key
+    absent = [key for key in own if key not in found and not key.endswith("num_batches_tracked")]
+    # A weight without its bias is no classifier.
+    layers = {
+        key.rpartition(".")[0]
         for key in own
-        if key not in found and key not in fresh and not key.endswith("num_batches_tracked")
-    ]
+        if key in absent or (key in found and found[key].shape != own[key].shape)
+    }
+    fresh = [key for key in own if key.startswith(f"{head}.") and key.rpartition(".")[0] in layers]
+    missing = [key for key in absent if key not in fresh]
     unknown = [key for key in found if key not in own and not (fresh and key.startswith(f"{head}."))]
     unlike = [
         f"{key} is {tuple(found[key].shape)} and should be {tuple(own[key].shape)}"
@@ -56,9 +52,15 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict({key: value for key, value in found.items() if key not in fresh}, strict=False)
     if fresh:
         classes = len(own[f"{classifier_name(model)}.weight"])
-        theirs = f"has {len(found[fresh[0]])} classes" if fresh[0] in found else "has no such classifier"
+        lacking = [key for key in fresh if key in absent]
+        if not lacking:
+            reason = f"has {len(found[fresh[0]])} classes, this model has {classes}"
+        elif lacking == fresh:
+            reason = f"has no such classifier, this model has {classes} classes"
+        else:
+            reason = f"lacks {lacking[0]}"
         warnings.warn(
-            f"{file.name} {theirs}, this model has {classes}: its classifier '{head}' starts fresh",
+            f"{file.name} {reason}: its classifier '{head}' starts fresh",
             UserWarning,
             stacklevel=4,
         )

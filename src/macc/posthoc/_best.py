@@ -107,6 +107,11 @@ def best(
         raise ValueError(f"folds must be an integer of at least 2, got {folds!r}")
     if data.num_samples < 2 * folds:
         raise ValueError(f"{data.num_samples} samples are too few for {folds} folds")
+    if len(data.present) < 2:
+        raise ValueError(
+            f"all labels are of class {data.present[0]}, which no calibrator can be compared by; "
+            "give validation samples of two classes at least"
+        )
     if isinstance(candidates, str):
         candidates = [candidates]
     chosen = suitable(data.num_classes) if candidates is None else list(candidates)

@@ -39,15 +39,20 @@ class _Scene:
 
     def pairs(self, dataset: str) -> list[tuple[str, str]]:
         """Methods two by two, as far as a data set has both."""
-        names, there = self.result.methods, self._there(dataset)
+        names, there = self._trained(), self._there(dataset)
         return [pair for pair in zip(names[::2], names[1::2], strict=False) if there.issuperset(pair)]
 
     def odd(self, dataset: str) -> str:
         """The method that is left when the others are paired, or else the first that has runs."""
-        names, there = self.result.methods, self._there(dataset)
+        names, there = self._trained(), self._there(dataset)
         if len(names) % 2 and names[-1] in there:
             return names[-1]
         return next(name for name in names if name in there)
+
+    def _trained(self) -> list[str]:
+        """The methods but for those made of others' predictions, which have values and no runs."""
+        made = {cell.method for cell in self.result.cells} - {run.method for run in self.result.runs}
+        return [name for name in self.result.methods if name not in made]
 
     def _there(self, dataset: str) -> set[str]:
         return {run.method for run in self.result.runs if run.dataset == dataset}
