@@ -55,8 +55,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         lacking = [key for key in fresh if key in absent]
         if not lacking:
             reason = f"has {len(found[fresh[0]])} classes, this model has {classes}"
-        elif lacking == fresh:
-            reason = f"has no such classifier, this model has {classes} classes"
+        elif not any(key in found for key in fresh):
+            reason = f"has no such classifier, this model has {classes}"
         else:
             reason = f"lacks {lacking[0]}"
         warnings.warn(
