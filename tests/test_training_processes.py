@@ -73,7 +73,8 @@ def test_there_are_two_processes(trained):
 def test_the_loss_curve_is_that_of_one_process_with_the_same_global_batch(trained, tmp_path):
     folder, _ = trained
     apart = [unlike(folder)]
-    # Where rounding switches a rectifier on, about one time in four, a curve moves by 1e-3: another seed has none.
+    # On some processors rounding alone moves a curve by 1e-3, one process with two threads as much as two processes
+    # (a rectifier that switches, probably); what is wrong in the code is so with every seed.
     for seed in range(1, 5):
         if not apart[-1]:
             break
