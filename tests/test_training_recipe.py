@@ -201,7 +201,7 @@ def test_another_schedule_keeps_nothing_of_the_old_one(tmp_path):
     ("text", "message"),
     [
         ("a: &x [1]\nb: *x\n", "aliases are not read"),
-        ("epochs: 1\nepochs: 2\n", "has the key 'epochs' twice"),
+        ("epochs: 1\nepochs: 2\n", "line 2 has the key 'epochs' twice"),
         ("[1, 2]", "must be a mapping"),
         ("a: [", "cannot be read at line"),
         ("!!python/object/apply:os.system ['true']", "cannot be read"),

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 import macc
+from macc.words import shown
+
+# Longer errors and warnings are cut: a file may hold anything, and messages repeat parts of it.
+_LONGEST = 2000
 
 if TYPE_CHECKING:
     from macc.metrics import Comparison, Report
@@ -738,7 +742,7 @@ def _progress(what: str) -> Iterator[Callable[[float], None]]:
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    typer.echo(f"macc: warning: {message}", err=True)
+    typer.echo(f"macc: warning: {shown(message, _LONGEST)}", err=True)
 
 
 def main() -> None:
@@ -764,6 +768,7 @@ def main() -> None:
 
 def _refuse(reason: str) -> NoReturn:
     rank = os.environ.get("RANK", "0")
+    reason = shown(reason, _LONGEST)
     typer.echo(f"macc: {reason}" if rank == "0" else f"macc: process {rank}: {reason}", err=True)
     _end(2)
 

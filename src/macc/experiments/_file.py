@@ -5,6 +5,7 @@ It is written in YAML; the paper's tables and the demo are such files, and so is
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -348,9 +349,9 @@ class Experiment(_Values):
             ("data sets", [row.name for row in self.datasets]),
             ("methods", [method.title for method in self.methods]),
         ):
-            twice = [title for title in titles if titles.count(title) > 1]
-            if twice:
-                raise ValueError(f"two {kind} are called {twice[0]!r}; give one of them another `name`")
+            twice = next((title for title, times in Counter(titles).items() if times > 1), None)
+            if twice is not None:
+                raise ValueError(f"two {kind} are called {twice!r}; give one of them another `name`")
 
     def _check_method(self, method: Method, grids: _grids.Grids) -> None:
         where = f"method {method.title!r}"

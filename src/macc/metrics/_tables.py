@@ -4,6 +4,10 @@ import html
 import math
 from collections.abc import Sequence
 
+from macc.words import shown
+
+# Cells hold names from files; a longer one is cut.
+_WIDEST = 60
 _LABELS = {
     "accuracy": ("accuracy", "%"),
     "nll": ("NLL", ""),
@@ -58,7 +62,8 @@ def interval(low: float, high: float, unit: str) -> str:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned by spaces: the first to the left, the others to the right."""
+    """Columns aligned by spaces: the first to the left, the others to the right; names are made safe to print."""
+    header, *rows = [[shown(cell, _WIDEST) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for row in (header, *rows):

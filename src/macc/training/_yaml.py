@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from macc.words import quoted, shown
+
 MAX_BYTES = 1_000_000
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.*)$")
@@ -18,18 +20,21 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise ValueError(
-                f"line {event.start_mark.line + 1} uses the alias *{event.anchor}; "
+                f"line {event.start_mark.line + 1} uses the alias *{shown(event.anchor)}; "
                 "aliases are not read, write the value out"
             )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
+        seen = set()
         for key, _ in node.value:
-            if keys.count(key.value) > 1:
+            # A key that is a list or a mapping is refused by the loader itself.
+            name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
+            if name in seen:
                 raise ValueError(
-                    f"line {key.start_mark.line + 1} has the key {key.value!r} twice; keep one of them"
+                    f"line {key.start_mark.line + 1} has the key {quoted(name)} twice; keep one of them"
                 )
+            seen.add(name)
         return super().construct_mapping(node, deep=deep)
 
 

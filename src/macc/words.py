@@ -1,0 +1,69 @@
+"""How text that comes from files, folders and users is shown: on one line, escaped and not too long."""
+
+import os
+import unicodedata
+
+LONGEST = 200
+"""How many characters of somebody else's text a message repeats."""
+
+# Joiners are part of ordinary words in some scripts; other invisible characters only hide something.
+_JOINERS = "\u200c\u200d"
+
+
+def shown(text: object, longest: int | None = LONGEST) -> str:
+    r"""Text that is safe to print: control characters are escaped, and what is too long is cut.
+
+    A terminal obeys control characters, and text may change the direction in which it is read. Bytes of a
+    file name that are not UTF-8 are shown as bytes.
+
+    Args:
+        text: What to show; a path, a name or a message.
+        longest: The most characters; None for all of them.
+
+    Example:
+        >>> print(shown("a\x1b[31mred\nname"))
+        a\x1b[31mred\nname
+        >>> shown("x" * 300, 10)
+        'xxxxxxxxx…'
+    """
+    # A surrogate stands for a byte that the file system gave and that is no text.
+    line = os.fsdecode(text) if isinstance(text, bytes) else str(text)
+    if longest is not None and len(line) > longest:
+        line = line[: longest - 1] + "…"
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join(character if _harmless(character) else _escaped(character) for character in line)
+
+
+def quoted(text: object, longest: int = LONGEST) -> str:
+    r"""The same in quotation marks, for a value or a name within a sentence.
+
+    Example:
+        >>> print(quoted("dog\x07"))
+        'dog\x07'
+    """
+    line = shown(text, longest)
+    mark = '"' if "'" in line and '"' not in line else "'"
+    return f"{mark}{line}{mark}"
+
+
+def listed(names: "list[str] | tuple[str, ...]", most: int = 12) -> str:
+    """The first of several names.
+
+    Example:
+        >>> listed(["cat", "dog", "owl"], most=2)
+        'cat, dog, …'
+    """
+    parts = [shown(name, 40) for name in names[:most]]
+    return ", ".join([*parts, "…"] if len(names) > most else parts) or "none"
+
+
+def _harmless(character: str) -> bool:
+    return character.isprintable() or character in _JOINERS or unicodedata.category(character) in ("Zs", "Co")
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
