@@ -1,6 +1,8 @@
 """How the package is put together: what imports what, and what may be broken around it."""
 
 import ast
+import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +115,36 @@ def test_a_broken_torchvision_breaks_nothing(tmp_path):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert result.stdout.strip() == "broken, and no harm done", result.stderr
+
+
+def short_docstrings(tree: ast.Module):
+    """The docstrings of attributes and properties, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef):
+            for before, after in itertools.pairwise(node.body):
+                assigned = isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr)
+                if assigned and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+                    yield after.lineno, after.value.value
+        elif isinstance(node, ast.FunctionDef):
+            text = ast.get_docstring(node)
+            if text and any("property" in ast.unparse(decorator) for decorator in node.decorator_list):
+                yield node.lineno, text
+
+
+def reads_as_a_type(docstring: str) -> bool:
+    """Whether Sphinx's napoleon takes what stands before a colon in the first line for a type."""
+    first = re.sub(r":[\w.+:-]+:`.+?`|``.+?``", "code", docstring.strip().splitlines()[0])
+    return re.search(r"(?<!:):(?!:)\s*\S", first) is not None
+
+
+def test_no_docstring_of_an_attribute_reads_as_a_type():
+    assert reads_as_a_type("With ``kind: timing``: rows.")
+    assert not reads_as_a_type("Rows of ``kind: timing``, see :func:`run`.")
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {text}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, text in short_docstrings(ast.parse(path.read_text()))
+        if reads_as_a_type(text)
+    ]
+
+    assert found == [], "say it without a colon in the first line"

@@ -49,7 +49,7 @@ class LogitMoments(NamedTuple):
 
     @property
     def probs(self) -> Tensor:
-        """The paper's mean confidence: softmax of the mean logits, ``(N, K)``."""
+        """The paper's mean confidence, the softmax of the mean logits, ``(N, K)``."""
         return self.mean.softmax(dim=-1)
 
     @property

@@ -104,7 +104,7 @@ class Splits:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input: ``(C, H, W)``, ``(D,)`` or ``(L,)``."""
+        """Shape of one input, which is ``(C, H, W)``, ``(D,)`` or ``(L,)``."""
         return tuple(self.train.inputs.shape[1:])
 
     def text(self, tokens: Tensor) -> str:

@@ -19,7 +19,7 @@ JUDGED = "ece"
 TESTED = ("ece", "sce", "nll")
 LEVEL = 0.05
 Resampled = Callable[[str, str, str, str], dict[str, MeanOfSets]]
-"""What resampling shows of a run: by its folder, the method, data set and test."""
+"""What resampling shows of a run, by its folder, the method, data set and test."""
 RULE_TEXT = {"val_accuracy": "validation accuracy, the paper's rule", "val_nll": "validation NLL"}
 _WHY = {
     "task": "its own task loss",

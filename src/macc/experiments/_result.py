@@ -34,7 +34,7 @@ class Cell:
     pooled: float | None = None
     """Mean over seeds, all cells of a shifted test taken as one set."""
     floor: float | None = None
-    """What chance alone gives a calibration error: with labels drawn from the first seed's own probabilities."""
+    """The calibration error that chance alone gives, with labels drawn from the first seed's own probabilities."""
 
     @property
     def mean(self) -> float:
@@ -66,7 +66,7 @@ class Comparison:
     a: str
     b: str
     why: str
-    """What B is to A: ``task``, ``dropout``, ``competitor`` or ``temperature``."""
+    """What B is to A, one of ``task``, ``dropout``, ``competitor`` and ``temperature``."""
     difference: float
     low: float
     high: float
@@ -98,13 +98,13 @@ class Result:
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
-    """With ``kind: convergence``: rows with dataset, method, seed, epoch and the metrics of the test split."""
+    """Filled by ``kind: convergence``. Rows with dataset, method, seed, epoch and the metrics of the test split."""
     timings: list[dict[str, Any]] = field(default_factory=list)
-    """With ``kind: timing``: rows with dataset, method, passes, seconds an epoch and ratios."""
+    """Filled by ``kind: timing``. Rows with dataset, method, passes, seconds an epoch and ratios."""
     figure: str | None = None
     """Which of the paper's figures a report draws of it."""
     fronts: list[dict[str, Any]] = field(default_factory=list)
-    """With two objectives: the Pareto front of each grid."""
+    """The Pareto front of each grid, where there are two objectives."""
     provenance: dict[str, list[str]] = field(default_factory=dict)
     """Commit, versions and processor behind the runs; several values where they differ."""
 

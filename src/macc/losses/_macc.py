@@ -131,7 +131,7 @@ class MACCDiagnostics:
     mean_u: float
     """Mean variance of the logits."""
     fixed_point: float
-    """``atanh(1 - 1/K)``: where the variance comes to rest if MACC alone decides."""
+    """Where the variance comes to rest if MACC alone decides, which is ``atanh(1 - 1/K)``."""
     saturated: float
     """Share of variances above 4, where tanh is flat."""
     scale_slope: float

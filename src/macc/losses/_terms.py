@@ -98,7 +98,7 @@ class Task(_Term):
 
     @property
     def task(self) -> "Task":
-        """The task term: the loss itself."""
+        """The task term, which is the loss itself."""
         return self
 
     def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ class Task(_Term):
 
     @property
     def needs_moments(self) -> bool:
-        """Whether the loss needs a model with an MC-dropout head: a task reads the mean logits only."""
+        """Whether the loss needs a model with an MC-dropout head. A task reads the mean logits only."""
         return self.needs_variance
 
     def weighted_mean(self, values: Tensor, labels: Tensor, num_classes: int) -> Tensor:

@@ -35,7 +35,7 @@ class TopBins(NamedTuple):
 
     @property
     def gaps(self) -> Tensor:
-        """Signed gap of each bin: correct predictions minus the confidence claimed for them."""
+        """Signed gap of each bin, which is correct predictions minus the confidence claimed for them."""
         return self.correct - self.confidence
 
 

@@ -52,7 +52,7 @@ class Column:
 
     @property
     def first(self) -> str:
-        """The direction in which the first click sorts: best first."""
+        """The direction in which the first click sorts, so that the best comes first."""
         return "descending" if self.better in ("", "higher") else "ascending"
 
     @property

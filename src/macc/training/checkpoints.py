@@ -54,7 +54,7 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Its folder: the number of epochs, with the step where one is unfinished."""
+        """Its folder, named by the number of epochs, with the step where one is unfinished."""
         return f"{self.epoch}.{self.step}" if self.step else str(self.epoch)
 
 

@@ -30,7 +30,7 @@ from macc.training.recipe import Recipe
 from macc.training.runs import SPREAD
 
 CHECK_EVERY = 25
-"""Steps between looks at the values of the loss: a look makes an accelerator wait."""
+"""Steps between looks at the values of the loss. A look makes an accelerator wait."""
 
 Row = dict[str, Any]
 
