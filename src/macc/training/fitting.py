@@ -24,7 +24,6 @@ from macc import heads, losses, metrics, models
 from macc._writing import remove_leftovers
 from macc.data import Part, Splits
 from macc.data._splits import Kind, vocabulary
-from macc.losses._terms import Penalty
 from macc.training import checkpoints, engine, frozen
 from macc.training import recipe as recipes
 from macc.training._files import full_disk_explained, write_bytes, write_json, write_tensors
@@ -522,7 +521,7 @@ class Recorder:
         if self.warned:
             return
         steps = len(learner.batches_of_epoch) * learner.recipe.accumulate
-        warmups = [m.warmup for m in learner.criterion.modules() if isinstance(m, Penalty)]
+        warmups = [m.warmup for m in learner.criterion.modules() if isinstance(m, losses.Penalty)]
         after = math.ceil(max(warmups, default=0) / steps)
         if at_chance(learner.history, self.chance, len(learner.data.val), after=after):
             self.warned = True

@@ -230,7 +230,6 @@ class Recipe(_Values):
     @model_validator(mode="after")
     def _check(self) -> Self:
         from macc import losses
-        from macc.losses import _terms
 
         try:
             criterion = losses.parse(self.loss)
@@ -245,7 +244,7 @@ class Recipe(_Values):
                 f"head.samples: {self.loss!r} needs a variance and one dropout mask has none, got 1; write 10"
             )
         batch_statistics = [
-            type(module).__name__ for module in criterion.modules() if isinstance(module, _terms.BatchPenalty)
+            type(module).__name__ for module in criterion.modules() if isinstance(module, losses.BatchPenalty)
         ]
         if self.accumulate > 1 and batch_statistics and self.penalty_batch != "micro":
             raise ValueError(
