@@ -162,6 +162,36 @@ def test_bins_must_be_a_positive_integer(name, bins):
         getattr(metrics, name)(PROBS, LABELS, bins=bins)
 
 
+@pytest.mark.parametrize("name", ["ece", "sce", "ace", "brier_decomposition", "evaluate"])
+def test_bins_that_only_take_memory_are_refused(name):
+    with pytest.raises(ValueError, match="bins must be at most 10000, got 1000000000; 15 is usual"):
+        getattr(metrics, name)(PROBS, LABELS, bins=10**9)
+    with pytest.raises(ValueError, match="bins must be at most 10000"):
+        metrics.Calibration(3, 10**9)
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_that_sum_to_a_little_more_than_1_keep_every_metric_in_its_range(name, dtype):
+    """Accepted as rounding; the error or the score must not pass what is possible."""
+    more = np.nextafter(dtype(1), dtype(2)) if dtype == np.float16 else 1 + 9e-5
+    probs = np.array([[more, 0, 0], [0, more, 0], [1, 9e-5 * (dtype != np.float16), 0]], dtype=dtype)
+    wrong, right = np.array([1, 2, 2]), np.array([0, 1, 0])
+    largest = {"nll": np.inf, "brier": 2, "brier_decomposition": 2}.get(name, 1)
+    for labels in (wrong, right):
+        found = value(name, probs, labels)
+        assert (found[~np.isnan(found)] >= 0).all()
+        assert (found[~np.isnan(found)] <= largest).all()
+
+
+def test_streams_keep_the_range_too():
+    probs, labels = np.array([[1 + 9e-5, 0], [0, 1 + 9e-5]]), np.array([1, 0])
+    calibration = metrics.Calibration(2)
+    calibration.update(probs, labels)
+    assert calibration.compute()["ece"] == 1
+    assert metrics.evaluate(probs, labels)["ece"].value == 1
+
+
 def test_two_readers_do_not_share_memory():
     from macc.metrics._inputs import predictions
 

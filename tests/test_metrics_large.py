@@ -315,6 +315,18 @@ def test_a_label_of_probability_0_is_infinitely_unlikely():
     assert state.report().to_json()
 
 
+def test_batches_without_an_entry_above_the_first_bin(folder):
+    """As models of many classes give them before they are trained."""
+    probs, labels = np.full((20, 30), 1 / 30), np.arange(20)
+    np.savez(folder / "p.npz", probs=probs, labels=labels)
+    code, _, err = run("evaluate", "p.npz", "--state", "s", "--json", "p.json")
+    assert code == 0, err
+    found = json.loads((folder / "p.json").read_text())
+
+    assert found["sce"]["value"] == pytest.approx(metrics.sce(probs, labels))
+    np.testing.assert_allclose(found["classwise_ece"]["value"], metrics.classwise_ece(probs, labels))
+
+
 def test_many_classes_have_fewer_groups():
     assert Partial(10).sums["class_gaps"].shape[0] == 1024
     assert Partial(1000).sums["class_gaps"].nbytes < 2**26

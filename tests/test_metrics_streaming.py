@@ -92,6 +92,15 @@ def test_num_classes_is_checked(num_classes):
         metrics.Calibration(num_classes)
 
 
+def test_batches_without_an_entry_above_the_first_bin():
+    """As models of many classes give them before they are trained."""
+    probs, labels = np.full((20, 30), 1 / 30), np.arange(20)
+    calibration = metrics.Calibration(30)
+    calibration.update(probs, labels)
+
+    assert_same(calibration.compute(), (probs, labels))
+
+
 def test_memory_does_not_grow_with_samples():
     probs, labels = sample(2000, 5)
     calibration = metrics.Calibration(5)

@@ -17,6 +17,7 @@ Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 # do not wait often. Elsewhere launches are what costs.
 _CPU_BLOCK_ELEMENTS = 2**21
 _DEVICE_BLOCK_ELEMENTS = 2**24
+_MOST_BINS = 10_000
 # Each thread keeps its last CPU buffer: new memory costs a page fault every 4 kB, which small batches feel.
 _kept = threading.local()
 
@@ -65,7 +66,7 @@ class Predictions:
                 scores = self.scores[start : start + rows]
                 labels = self.labels[start : start + rows]
                 if not self.checked:
-                    self._check(scores, start)
+                    scores = self._check(scores, start)
                 probs = buffer[: scores.shape[0]].copy_(scores)
                 if self.from_logits:
                     torch.log_softmax(probs, dim=1, out=probs)
@@ -96,26 +97,35 @@ class Predictions:
 
     def check(self) -> "Predictions":
         """These predictions, the values of all scores known to be good."""
+        scores = self.scores
         if not self.checked:
             rows = self._block_rows()
             for start in range(0, self.num_samples, rows):
-                self._check(self.scores[start : start + rows], start)
-        return replace(self, checked=True)
+                given = self.scores[start : start + rows]
+                block = self._check(given, start)
+                if block is not given:
+                    scores = scores.clone() if scores is self.scores else scores
+                    scores[start : start + rows] = block
+        return replace(self, scores=scores, checked=True)
 
     def _block_rows(self) -> int:
         elements = _CPU_BLOCK_ELEMENTS if self.scores.device.type == "cpu" else _DEVICE_BLOCK_ELEMENTS
         return min(self.num_samples, max(1, elements // self.num_classes))
 
-    def _check(self, scores: Tensor, start: int) -> None:
-        """Refuse rows that are no distributions; comparisons are written so that a NaN fails too."""
-        if scores.dtype in (torch.float16, torch.bfloat16):
-            scores = scores.float()
+    def _check(self, given: Tensor, start: int) -> Tensor:
+        """Refuse rows that are no distributions; comparisons are written so that a NaN fails too.
+
+        A row may sum to a little more than 1, and a single entry then be more than 1: it comes back as 1,
+        so that no metric leaves its range.
+        """
+        scores = given.float() if given.dtype in (torch.float16, torch.bfloat16) else given
         if self.from_logits:
             highest = scores.amax(1)
             if not bool(highest.isfinite().all()):
                 self._refuse_not_finite(start + int((~highest.isfinite()).nonzero()[0, 0]))
-            return
-        if bool(scores.amin() < 0):
+            return given
+        lowest, highest = torch.aminmax(scores)
+        if bool(lowest < 0):
             row, column = _first(scores < 0)
             raise ValueError(
                 f"probs[{start + row}, {column}] is {scores[row, column].item():.6g}, and a probability "
@@ -129,12 +139,12 @@ class Predictions:
                     f"row {start + row} of probs sums to {sums[row].item():.6g} and cannot be normalised; "
                     "remove the sample or repair what wrote it"
                 )
-            return
+            return given
         sums = scores.sum(1)
         tolerance = self._tolerance()
         smallest, largest = torch.aminmax(sums)
         if bool((smallest >= 1 - tolerance) & (largest <= 1 + tolerance)):
-            return
+            return given.clamp(max=1) if bool(highest > 1) else given
         row = int((~((sums - 1).abs() <= tolerance)).nonzero()[0, 0])
         if not bool(scores[row].isfinite().all()):
             self._refuse_not_finite(start + row)
@@ -251,9 +261,11 @@ def check_num_classes(num_classes: int) -> None:
 
 
 def check_bins(bins: int) -> None:
-    """Refuse a number of bins that is not a positive integer."""
+    """Refuse a number of bins that is not a positive integer, or that would take memory for nothing."""
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins must be a positive integer, got {bins!r}")
+    if bins > _MOST_BINS:
+        raise ValueError(f"bins must be at most {_MOST_BINS}, got {bins}; 15 is usual")
 
 
 def like(values: Tensor, given: Array) -> Any:

@@ -28,6 +28,7 @@ from macc.metrics._inputs import Array, Block, check_bins, predictions
 from macc.metrics._intervals import Deviation, Estimate, Gaps, Ordinary, Sampled, l1, norm_of_gaps
 from macc.metrics._report import ClassRow, Report, check_confidence, class_names, reliability_bins
 from macc.metrics._resampling import METRICS, errors_of_bins
+from macc.metrics._scores import squared_distances
 from macc.metrics._sources import Source, paired_batches
 from macc.metrics._tables import named, number, thousands
 
@@ -104,11 +105,16 @@ class Partial:
         sums, bins, size = self.sums, self.bins, self.num_classes
         top = top_of_block(block)
         confidence, correct = top.confidence.numpy(), top.correct.numpy()
-        squared = torch.linalg.vecdot(block.probs, block.probs) + 1 - 2 * block.label_probs
         losses = -block.log_likelihood.numpy()
         infinite = np.isinf(losses)
         for i, values in enumerate(
-            (None, correct, np.where(infinite, 0.0, losses), squared.numpy(), infinite.astype(np.float64))
+            (
+                None,
+                correct,
+                np.where(infinite, 0.0, losses),
+                squared_distances(block).numpy(),
+                infinite.astype(np.float64),
+            )
         ):
             sums["scores"][:, i] += np.bincount(group, values, minlength=_GROUPS)
         at = bin_index(top.confidence, bins).numpy()
@@ -135,7 +141,7 @@ class Partial:
         row, column, value = above // size, above % size, flat[above]
         cell = bin_index(torch.from_numpy(value), bins).numpy() * size + column
         cells = bins * size
-        minus = np.bincount(group[row] * cells + cell, value, minlength=groups * cells)
+        minus = _sums(group[row] * cells + cell, value, groups * cells)
         own = bin_index(block.label_probs, bins).numpy() * size + labels
         plus = np.bincount(group * cells + own, minlength=groups * cells)
         gaps = (plus - minus).reshape(groups, bins, size)
@@ -144,7 +150,7 @@ class Partial:
         gaps[:, 0] -= by_group.numpy() - minus.reshape(groups, bins, size).sum(1)
         self.sums["class_gaps"] += gaps
         self.sums["class_samples"] += np.bincount(group, minlength=groups)
-        spread = np.bincount(cell, value * (1 - value), minlength=cells).reshape(bins, size)
+        spread = _sums(cell, value * (1 - value), cells).reshape(bins, size)
         total = probs.sum(0)
         # Squares of all entries, less those above: what the first bin has.
         squares = np.einsum("ij,ij->j", probs, probs)
@@ -469,6 +475,13 @@ def _normal(variance: npt.NDArray[np.float64], seed: int) -> Tensor:
     """Sums of many labels drawn from their probabilities are normal, with this variance."""
     drawn = np.random.default_rng([7, seed]).normal(size=(_RESAMPLES, *variance.shape))
     return torch.from_numpy(drawn * np.sqrt(variance))
+
+
+def _sums(
+    cells: npt.NDArray[np.int64], values: npt.NDArray[np.float64], size: int
+) -> npt.NDArray[np.float64]:
+    """Sum of the values of each cell; of no values, numpy's are integers."""
+    return np.bincount(cells, values, minlength=size).astype(np.float64, copy=False)
 
 
 def _shown(value: object) -> str:

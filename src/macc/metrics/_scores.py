@@ -10,6 +10,9 @@ from torch import Tensor
 from macc.metrics._binning import ClassGaps, TopLabels, columns, top_labels
 from macc.metrics._inputs import Array, Block, check_bins, predictions
 
+# The squared distance between two corners of the simplex, which a row that sums to a little more than 1 could exceed.
+_LARGEST = 2
+
 
 def accuracy(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Share of samples whose most probable class is their label; the first class wins a tie.
@@ -367,13 +370,14 @@ def check_risk(risk: float) -> None:
 def squared_distance(block: Block) -> Tensor:
     """Sum of :func:`squared_distances`, without a result for each row, which takes several times as long."""
     flat = block.probs.reshape(-1)
-    return torch.dot(flat, flat) + len(block.labels) - 2 * block.label_probs.sum()
+    total = torch.dot(flat, flat) + len(block.labels) - 2 * block.label_probs.sum()
+    return total.clamp(0, _LARGEST * len(block.labels))
 
 
 def squared_distances(block: Block) -> Tensor:
     """Squared distance of each row to its one-hot label."""
     squares: Tensor = torch.linalg.vecdot(block.probs, block.probs)
-    return squares + 1 - 2 * block.label_probs
+    return (squares + 1 - 2 * block.label_probs).clamp(0, _LARGEST)
 
 
 def _top(probs: Array, labels: Array, from_logits: bool, normalise: bool) -> TopLabels:
