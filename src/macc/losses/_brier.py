@@ -6,6 +6,11 @@ from macc.losses._checks import Output, label_probs
 from macc.losses._terms import Task
 
 
+def brier(probs: Tensor, targets: Tensor) -> Tensor:
+    """Squared distance of probabilities to targets ``(N, K)``, per sample ``(N,)``."""
+    return (probs - targets).square().sum(dim=1)
+
+
 class Brier(Task):
     r"""Squared distance between the probabilities and the one-hot label, summed over classes.
 
@@ -30,8 +35,7 @@ class Brier(Task):
     soft_targets = True
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`brier` of checked logits, averaged."""
         logits, labels = self.checked(output, labels)
-        return self.weighted_mean(
-            (logits.softmax(dim=1) - label_probs(labels, logits)).square().sum(dim=1), labels, logits.shape[1]
-        )
+        values = brier(logits.softmax(dim=1), label_probs(labels, logits))
+        return self.weighted_mean(values, labels, logits.shape[1])

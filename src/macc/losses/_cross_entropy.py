@@ -7,6 +7,11 @@ from macc.losses._checks import NO_LABEL, Output
 from macc.losses._terms import Task
 
 
+def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy per sample, ``(N,)``, of labels ``(N,)`` or ``(N, K)``, smoothed over all classes."""
+    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing, ignore_index=NO_LABEL)
+
+
 class CrossEntropy(Task):
     r"""Negative log-likelihood of the labels.
 
@@ -31,8 +36,6 @@ class CrossEntropy(Task):
     soft_targets = True
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`cross_entropy` of checked logits, averaged."""
         logits, labels = self.checked(output, labels)
-        return self.weighted_mean(
-            F.cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL), labels, logits.shape[1]
-        )
+        return self.weighted_mean(cross_entropy(logits, labels), labels, logits.shape[1])

@@ -7,6 +7,12 @@ from macc.losses._distributed import batch_mean
 from macc.losses._terms import BatchPenalty
 
 
+def dca(probs: Tensor, labels: Tensor, *, sync: bool = False) -> Tensor:
+    """Gap between mean confidence and accuracy of probabilities ``(N, K)`` and labels ``(N,)``."""
+    confidence, prediction = probs.max(dim=1)
+    return batch_mean(confidence - (prediction == labels).to(confidence.dtype), sync=sync).abs()
+
+
 class DCA(BatchPenalty):
     r"""Gap between mean confidence and accuracy of a batch.
 
@@ -32,7 +38,6 @@ class DCA(BatchPenalty):
     label = "DCA"
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`dca` of checked logits."""
         logits, labels = self.checked(output, labels)
-        confidence, prediction = logits.softmax(dim=1).max(dim=1)
-        return batch_mean(confidence - (prediction == labels).to(confidence.dtype), sync=self.sync).abs()
+        return dca(logits.softmax(dim=1), labels, sync=self.sync)

@@ -10,6 +10,12 @@ from macc.losses._focal import focal, log_probs_of_label
 from macc.losses._terms import Task
 
 
+def flsd_gamma(logits: Tensor, labels: Tensor) -> Tensor:
+    """The exponent of each sample, ``(N,)``, without a gradient."""
+    log_s, _ = log_probs_of_label(logits.detach(), labels)
+    return torch.where(log_s < math.log(0.2), 5.0, 3.0).to(logits.dtype)
+
+
 class FLSD(Task):
     r"""Focal loss with a stronger discount for samples that are far from right.
 
@@ -37,8 +43,7 @@ class FLSD(Task):
     label = "FLSD"
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """Focal loss with :func:`flsd_gamma`, averaged."""
         logits, labels = self.checked(output, labels)
-        log_s, _ = log_probs_of_label(logits.detach(), labels)
-        gamma = torch.where(log_s < math.log(0.2), 5.0, 3.0).to(logits.dtype)
-        return self.weighted_mean(focal(logits, labels, gamma), labels, logits.shape[1])
+        values = focal(logits, labels, flsd_gamma(logits, labels))
+        return self.weighted_mean(values, labels, logits.shape[1])

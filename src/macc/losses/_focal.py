@@ -60,6 +60,6 @@ class Focal(Task):
         self.gamma = check_number("gamma", gamma, low=0)
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`focal` of checked logits, averaged."""
         logits, labels = self.checked(output, labels)
         return self.weighted_mean(focal(logits, labels, self.gamma), labels, logits.shape[1])

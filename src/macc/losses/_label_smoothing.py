@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from macc.losses._checks import NO_LABEL, Output, check_number
+from macc.losses._checks import Output, check_number
+from macc.losses._cross_entropy import cross_entropy
 from macc.losses._terms import Task
 
 
@@ -58,7 +58,7 @@ class LabelSmoothing(Task):
         self.over = over
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula, by PyTorch's own smoothing over all classes."""
+        """Cross-entropy with PyTorch's own smoothing, which is over all classes."""
         logits, labels = self.checked(output, labels)
         classes = logits.shape[1]
         alpha = self.alpha
@@ -69,7 +69,4 @@ class LabelSmoothing(Task):
                     f"`alpha` must be at most (K-1)/K = {(classes - 1) / classes:g} for {classes} classes, "
                     f"got {self.alpha:g}: the true class would be the least likely"
                 )
-        values = F.cross_entropy(
-            logits, labels, reduction="none", label_smoothing=alpha, ignore_index=NO_LABEL
-        )
-        return self.weighted_mean(values, labels, classes)
+        return self.weighted_mean(cross_entropy(logits, labels, smoothing=alpha), labels, classes)

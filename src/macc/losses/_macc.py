@@ -16,6 +16,11 @@ from macc.losses._terms import BatchPenalty
 SATURATED = 4.0
 
 
+def macc(confidence: Tensor, certainty: Tensor, *, sync: bool = False) -> Tensor:
+    """Gap between the batch means of confidence and certainty ``(N, K)``, averaged over classes."""
+    return batch_mean(confidence - certainty, sync=sync).abs().mean()
+
+
 class MACC(BatchPenalty):
     r"""Gap between mean confidence and mean certainty of each class in a batch, averaged over classes.
 
@@ -59,11 +64,11 @@ class MACC(BatchPenalty):
         self._warned = False
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`macc` of checked moments."""
         moments = check_moments(output, "MACC")
         self.checked(moments, labels)
         self._warn_if_saturated(moments)
-        return batch_mean(moments.probs - moments.certainty, sync=self.sync).abs().mean()
+        return macc(moments.probs, moments.certainty, sync=self.sync)
 
     def diagnostics(self, output: LogitMoments) -> "MACCDiagnostics":
         """Where training stands, from one batch; waits for the device.

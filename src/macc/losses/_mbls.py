@@ -6,6 +6,11 @@ from macc.losses._checks import Output, check_number
 from macc.losses._terms import Penalty
 
 
+def mbls(logits: Tensor, margin: float) -> Tensor:
+    """How far logits ``(N, K)`` lie below the largest of their row beyond a margin, on average."""
+    return (logits.amax(dim=1, keepdim=True) - logits - margin).relu().mean()
+
+
 class MbLS(Penalty):
     r"""How far logits lie below the largest one beyond a margin, averaged over samples and classes.
 
@@ -39,6 +44,6 @@ class MbLS(Penalty):
         self.margin = check_number("margin", margin, low=0)
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`mbls` of checked logits."""
         logits, _ = self.checked(output, labels)
-        return (logits.amax(dim=1, keepdim=True) - logits - self.margin).relu().mean()
+        return mbls(logits, self.margin)

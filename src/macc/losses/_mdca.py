@@ -7,6 +7,11 @@ from macc.losses._distributed import batch_mean
 from macc.losses._terms import BatchPenalty
 
 
+def mdca(probs: Tensor, targets: Tensor, *, sync: bool = False) -> Tensor:
+    """Gap between the batch means of probabilities and targets ``(N, K)``, averaged over classes."""
+    return batch_mean(probs - targets, sync=sync).abs().mean()
+
+
 class MDCA(BatchPenalty):
     r"""Gap between mean confidence and frequency of each class in a batch, averaged over classes.
 
@@ -33,6 +38,6 @@ class MDCA(BatchPenalty):
     soft_targets = True
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula."""
+        """:func:`mdca` of checked logits."""
         logits, labels = self.checked(output, labels)
-        return batch_mean(logits.softmax(dim=1) - label_probs(labels, logits), sync=self.sync).abs().mean()
+        return mdca(logits.softmax(dim=1), label_probs(labels, logits), sync=self.sync)

@@ -8,6 +8,27 @@ from macc.losses._distributed import all_rows
 from macc.losses._terms import BatchPenalty
 
 
+def mmce(confidence: Tensor, right: Tensor, *, width: float) -> Tensor:
+    """The unweighted form, of confidences and of 1 for right and 0 for wrong, ``(N,)`` each."""
+    return _quadratic_form((right - confidence) / len(confidence), confidence, width)
+
+
+def weighted_mmce(confidence: Tensor, right: Tensor, *, width: float, legacy: bool) -> Tensor:
+    """The weighted form, of confidences and of 1 for right and 0 for wrong, ``(N,)`` each."""
+    num_right, num_wrong = right.sum(), (1 - right).sum()
+    power = 2 if legacy else 1
+    residual = right * (1 - confidence) / num_right.clamp(min=1) ** power
+    residual = residual - (1 - right) * confidence / num_wrong.clamp(min=1) ** power
+    # The kernel is positive definite, so a negative value is rounding, and its root would be NaN.
+    distance = (_quadratic_form(residual, confidence, width).clamp(min=0) + 1e-10).sqrt()
+    return distance * ((num_right > 0) & (num_wrong > 0))
+
+
+def _quadratic_form(residual: Tensor, confidence: Tensor, width: float) -> Tensor:
+    kernel = (-(confidence[:, None] - confidence[None, :]).abs() / width).exp()
+    return (residual[:, None] * kernel * residual[None, :]).sum()
+
+
 class MMCE(BatchPenalty):
     r"""Kernel distance between confidence and correctness.
 
@@ -64,20 +85,11 @@ class MMCE(BatchPenalty):
             raise ValueError("`legacy` belongs to the weighted form; leave it out with weighted=False")
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
-        """The formula, as one quadratic form."""
+        """:func:`mmce` or :func:`weighted_mmce` of checked logits."""
         logits, labels = self.checked(output, labels)
         confidence, prediction = logits.softmax(dim=1).max(dim=1)
         right = (prediction == labels).to(confidence.dtype)
         confidence, right = all_rows(torch.stack([confidence, right], dim=1), sync=self.sync).unbind(dim=1)
-        kernel = (-(confidence[:, None] - confidence[None, :]).abs() / self.width).exp()
         if not self.weighted:
-            residual = (right - confidence) / len(confidence)
-            return (residual[:, None] * kernel * residual[None, :]).sum()
-        num_right, num_wrong = right.sum(), (1 - right).sum()
-        power = 2 if self.legacy else 1
-        residual = right * (1 - confidence) / num_right.clamp(min=1) ** power
-        residual = residual - (1 - right) * confidence / num_wrong.clamp(min=1) ** power
-        squared = (residual[:, None] * kernel * residual[None, :]).sum()
-        # The kernel is positive definite, so a negative value is rounding, and its root would be NaN.
-        distance = (squared.clamp(min=0) + 1e-10).sqrt()
-        return distance * ((num_right > 0) & (num_wrong > 0))
+            return mmce(confidence, right, width=self.width)
+        return weighted_mmce(confidence, right, width=self.width, legacy=self.legacy)
