@@ -162,7 +162,7 @@ def test_missing_data_are_left_out_and_said(tmp_path, monkeypatch):
     def load(name, root=None):
         if name == "digits":
             return data.digits()
-        raise ValueError(f"there is no {name} here")
+        raise data.MissingFilesError(f"there is no {name} here")
 
     monkeypatch.setattr(_runs.datasets, "load", load)
     rows = [
@@ -180,6 +180,48 @@ def test_missing_data_are_left_out_and_said(tmp_path, monkeypatch):
     assert plan.left_out[1] == "C under cifar10_c is left out: there is no cifar10_c here"
     with pytest.raises(ValueError, match="^A: recipe cifar10: dataset: there is no cifar10 here$"):
         planned(tmp_path, datasets=rows[:1], methods=["CrossEntropy"])
+    other = {"name": "D", "recipe": "svhn"}
+    with pytest.raises(ValueError, match="no cifar10 here; D: recipe svhn: dataset: there is no svhn here$"):
+        planned(tmp_path, datasets=[rows[0], other], methods=["CrossEntropy"])
+
+
+@pytest.mark.parametrize(
+    ("row", "method", "message"),
+    [
+        ({"set": {"epochz": 3}}, {}, "set epochz=3: unknown key 'epochz'; did you mean 'epochs'"),
+        ({"set": {"epochs": -1}}, {}, "epochs must be greater than or equal to 1, got -1"),
+        ({"set": {"subset.train": 9000}}, {}, "9000"),
+        ({"set": {"model": "resnet9"}}, {}, "resnet9"),
+        ({"tests": {"noise": "own/nose-*"}}, {}, "B has no test set 'own/nose-*'; there are noise-1"),
+        (
+            {"tests": {"c": "cifar10_cc/*"}},
+            {},
+            "no data set is called 'cifar10_cc'; did you mean 'cifar10_c'",
+        ),
+        ({"recipe": "digitz"}, {}, "no recipe is called 'digitz'; did you mean 'digits'"),
+        ({"recipe": "arrays:nothing.npz"}, {}, "there is no file nothing.npz"),
+        ({}, {"set": {"optimizer.lr": 3}}, "method 'M': recipe digits: unknown key 'optimizer'"),
+        ({}, {"set": {"head.p": "{0.2,1.5}"}}, "method 'M': recipe digits, set head.p=1.5"),
+    ],
+)
+def test_a_mistake_is_an_error_and_leaves_nothing_out(tmp_path, row, method, message):
+    """The data set before it is there, so the experiment could go on without the one with the mistake."""
+    file = tmp_path / "mine.yaml"
+    rows = [{"name": "A", "recipe": "digits"}, {"name": "B", "recipe": "digits", **row}]
+    methods = [{"name": "M", "loss": "CrossEntropy + MACC", **method}]
+    file.write_text(json.dumps({"datasets": rows, "methods": methods, "seeds": 1}))
+    plan = Plan(experiments.load(file), tmp_path / "runs", None)
+    with pytest.raises(ValueError) as caught:
+        plan.look()
+
+    assert str(caught.value).startswith(f"{file}: datasets: {'A' if method else 'B'}: ")
+    assert message in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_keep_their_types(tmp_path):
+    plan = planned(tmp_path, methods=[{"name": "M", "loss": "CrossEntropy", "set": {"optimiser.lr": 1e-05}}])
+    assert plan.recipe(jobs_of(plan, "M")[0]).optimiser.lr == 1e-05
 
 
 @pytest.fixture
@@ -261,15 +303,13 @@ class TestOwnData:
 
     def test_settings_are_judged_with_the_losses_of_the_methods(self, tmp_path):
         source = own_data(tmp_path)
-        plan = planned(
-            tmp_path, datasets=source, methods=["CrossEntropy", "CrossEntropy + MACC"], set={"head": "none"}
-        )
+        plan = planned(tmp_path, datasets=source, methods=["CrossEntropy"], set={"head": "none"})
 
         assert plan.recipe(jobs_of(plan, "CrossEntropy")[0]).head == "none"
         with pytest.raises(
             ValueError, match=r"method 'CrossEntropy \+ MACC': .* needs the variance of an MC-dropout"
         ):
-            plan.recipe(jobs_of(plan, "CrossEntropy + MACC")[0])
+            planned(tmp_path, datasets=source, methods=["CrossEntropy + MACC"], set={"head": "none"})
 
     def test_a_control_needs_a_head_to_take_its_dropout_from(self, tmp_path):
         target = {"name": "a", "loss": "CrossEntropy", "set": {"head": "auto"}}

@@ -10,6 +10,7 @@ from macc.data._batches import augment as augment
 from macc.data._datasets import Dataset as Dataset
 from macc.data._datasets import known as known
 from macc.data._datasets import load as load
+from macc.data._files import MissingFilesError as MissingFilesError
 from macc.data._parts import Augmentation as Augmentation
 from macc.data._parts import Normalisation as Normalisation
 from macc.data._parts import Part as Part

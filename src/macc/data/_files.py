@@ -13,6 +13,10 @@ from macc.data._archives import is_archive, unpack
 from macc.data._progress import download_bar
 
 
+class MissingFilesError(ValueError):
+    """The files of a published data set are not there and could not be downloaded."""
+
+
 def cache_folder() -> Path:
     """Where macc keeps what it can make again: ``$MACC_CACHE``, or a folder in the user's cache."""
     if given := os.environ.get("MACC_CACHE"):
@@ -160,7 +164,7 @@ class Copies:
                 if not existed:
                     _remove_if_empty(root, root / f".{name}.lock")
         if found is None:
-            raise ValueError(
+            raise MissingFilesError(
                 f"{name} is not in {root}: {self.instruction(root)}, or say where it is with --data or $MACC_DATA; "
                 f"it comes from {self.origin}"
             )
@@ -211,12 +215,12 @@ def download(name: str, wanted: Download, root: Path, *, otherwise: str) -> None
     """Fetch one file; its checksum is compared before it gets its name."""
     cure = f"{otherwise}, or say where it is with --data or $MACC_DATA; it comes from {wanted.url}"
     if os.environ.get("MACC_OFFLINE"):
-        raise ValueError(f"{name} is not in {root} and $MACC_OFFLINE forbids downloads: {cure}")
+        raise MissingFilesError(f"{name} is not in {root} and $MACC_OFFLINE forbids downloads: {cure}")
     try:
         import pooch
         import requests
     except ImportError:
-        raise ValueError(
+        raise MissingFilesError(
             f"{name} is not in {root}: pip install 'macc-torch[data]' to let it be downloaded, or {cure}"
         ) from None
     pooch.get_logger().setLevel("ERROR")
@@ -234,9 +238,11 @@ def download(name: str, wanted: Download, root: Path, *, otherwise: str) -> None
         raise ValueError(f"{wanted.url} is not the file it should be ({_one_line(error)}): {cure}") from error
     except requests.ConnectionError as error:
         host = urlsplit(wanted.url).hostname
-        raise ValueError(f"{name} is not in {root}, and there is no connection to {host}: {cure}") from error
+        raise MissingFilesError(
+            f"{name} is not in {root}, and there is no connection to {host}: {cure}"
+        ) from error
     except OSError as error:
-        raise ValueError(
+        raise MissingFilesError(
             f"{name} is not in {root} and could not be downloaded ({_one_line(error)}): {cure}"
         ) from error
 

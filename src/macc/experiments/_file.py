@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -236,6 +237,12 @@ class Experiment(_Values):
     notes: list[str] = []
     next: Annotated[list[str], Field(description="What to try after it.")] = []
     scale: Scale = "full"
+    _origin: str = PrivateAttr(default="")
+
+    @property
+    def origin(self) -> str:
+        """What errors call it: its file, or its name."""
+        return self._origin or f"experiment {self.name}"
 
     @model_validator(mode="before")
     @classmethod
@@ -532,6 +539,7 @@ def load(
         raise ValueError(_sentence(error, where)) from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+    found._origin = where
     return _restricted(found, datasets) if datasets else found
 
 

@@ -1,10 +1,9 @@
 """Which runs an experiment needs, where they are, and which of them its validation results select."""
 
-import json
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from os import PathLike
@@ -13,7 +12,7 @@ from typing import Any
 
 from macc import data as datasets
 from macc import losses, models, training
-from macc.data import Splits
+from macc.data import MissingFilesError, Splits
 from macc.experiments import _grids
 from macc.experiments._file import RULES, Experiment, Method, Row, Rule, half_of
 from macc.experiments._grids import Point
@@ -43,7 +42,8 @@ class Case:
     row: Row
     recipe: str
     """The name or path of its recipe."""
-    overrides: tuple[str, ...]
+    overrides: dict[str, Any]
+    """What the experiment sets, by dotted key."""
     samples: int
     """Training samples, before a recipe takes some of them."""
     tests: dict[str, list[str]]
@@ -110,13 +110,28 @@ class Plan:
     # What is there
 
     def look(self) -> None:
-        """Load every data set once; what is missing is left out, and an error where nothing is left."""
+        """Load every data set once and check every training.
+
+        A set whose files are missing is left out. Every other mistake is an error, and so is an experiment of
+        which nothing is left.
+        """
         for row in self.experiment.datasets:
-            case = self._first_case(row)
-            if case is not None:
-                self.cases.append(case)
+            try:
+                case = self._first_case(row)
+                if case is not None:
+                    self.cases.append(case)
+                    self._check_methods(case)
+            except ValueError as error:
+                raise ValueError(f"{self.experiment.origin}: datasets: {row.name}: {error}") from None
         if not self.cases:
-            raise ValueError(self.left_out[0].replace(" is left out: ", ": ", 1))
+            raise MissingFilesError("; ".join(self.left_out).replace(" is left out: ", ": "))
+
+    def _check_methods(self, case: Case) -> None:
+        """Read the recipe of every training, before the first one starts."""
+        for method in self.trained(case):
+            if method.p_of is None:
+                for point in self.points(case, method):
+                    self.recipe(self.job(case, method, point, self.seeds[0]))
 
     def _first_case(self, row: Row) -> Case | None:
         """A row with the first of its recipes whose data are there."""
@@ -124,7 +139,7 @@ class Plan:
         for name in row.recipe:
             try:
                 case = self._case(row, name)
-            except ValueError as error:
+            except MissingFilesError as error:
                 reasons.append(str(error))
                 continue
             if reasons:
@@ -139,26 +154,27 @@ class Plan:
         settings = {**self.experiment.settings, **row.settings}
         if own:
             settings = {"dataset": name, **settings}
-        overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
         source = OWN_RECIPE if own else name
-        recipe = self._base(source, overrides)
+        recipe = self._base(source, settings)
         if ":" not in recipe.model and recipe.model not in vars(models):
             raise recipe.complaint("model", f"this version of macc has no model {recipe.model!r}")
         if recipe.pretrained not in (None, "hub") and not Path(recipe.pretrained).expanduser().is_file():
-            raise recipe.complaint(
+            said = recipe.complaint(
                 "pretrained", f"there is no file {recipe.pretrained}; give its path with `set`"
             )
+            raise said if "pretrained" in settings else MissingFilesError(str(said))
         try:
             splits = datasets.load(recipe.dataset, root=self.root)
         except ValueError as error:
-            raise ValueError(str(error)) if own else recipe.complaint("dataset", str(error)) from error
+            said = error if own else recipe.complaint("dataset", str(error))
+            raise MissingFilesError(str(said)) if isinstance(error, MissingFilesError) else said from error
         if own and "model" not in settings and splits.kind in MODELS:
-            overrides.append(f"model={MODELS[splits.kind]}")
-            recipe = self._base(source, overrides)
+            settings["model"] = MODELS[splits.kind]
+            recipe = self._base(source, settings)
         case = Case(
             row=row,
             recipe=source,
-            overrides=tuple(overrides),
+            overrides=settings,
             samples=len(splits.train),
             tests={},
             sets={},
@@ -168,11 +184,11 @@ class Plan:
         self._find_tests(case, splits, recipe)
         return case
 
-    def _base(self, name: str, overrides: Sequence[str]) -> Recipe:
+    def _base(self, name: str, overrides: Mapping[str, Any]) -> Recipe:
         """A recipe without its own loss, which settings for the methods' losses need not suit."""
         return self._load(name, overrides, loss="CrossEntropy")
 
-    def _load(self, name: str, overrides: Sequence[str], **changes: Any) -> Recipe:
+    def _load(self, name: str, overrides: Mapping[str, Any], **changes: Any) -> Recipe:
         return recipes.load(name, scale=self.experiment.scale, overrides=overrides, **changes)
 
     def _find_tests(self, case: Case, splits: Splits, recipe: Recipe) -> None:
@@ -215,7 +231,7 @@ class Plan:
             try:
                 if name not in self._shifts:
                     self._shifts[name] = list(datasets.load(name, root=self.root).shifts)
-            except ValueError as error:
+            except MissingFilesError as error:
                 reasons.append(str(error))
                 continue
             if reasons:
@@ -290,18 +306,19 @@ class Plan:
         case, method = self.case(job.case), self.experiment.method(job.method)
         grids, point = self.grids(case), dict(job.point)
         loss = _grids.fill("loss", method.loss or "", point, grids)
-        changes = []
+        changes: dict[str, Any] = {}
         for key, value in method.settings.items():
             if isinstance(value, str) and "{" in value:
                 value = _grids.literal(_grids.fill(key, value, point, grids), key)
-            changes.append(f"{key}={json.dumps(value, default=str)}")
+            changes[key] = value
         if method.p_of is not None:
-            changes += self._control(case, method.p_of)
-        overrides = [*case.overrides, *changes]
+            changes |= self._control(case, method.p_of)
         if job.rule == "val_nll":
-            overrides.append('selection="val_nll"')
+            changes["selection"] = "val_nll"
         if self.experiment.kind == "convergence":
-            overrides.append('epoch_predictions=["test"]')
+            changes["epoch_predictions"] = ["test"]
+        # What is given later counts, and a key stands where it was given last.
+        overrides = {key: value for key, value in case.overrides.items() if key not in changes} | changes
         try:
             # The recipe's own loss would be checked against settings that are not meant for it.
             found = self._load(case.recipe, overrides, loss=half_of(loss, 2), seed=job.seed)
@@ -312,17 +329,17 @@ class Plan:
             raise ValueError(f"method {method.title!r}: {error}") from None
         return found.resolved()
 
-    def _control(self, case: Case, name: str) -> list[str]:
+    def _control(self, case: Case, name: str) -> dict[str, Any]:
         """Settings of the paper's table 8: the dropout selected for MACC, one mask a step, MACC's schedule."""
         selected = self.chosen(case, self.experiment.method(name), "val_accuracy")
         assert selected is not None  # noqa: S101 - asked for only when it is
         recipe = self.recipe(self.job(case, self.experiment.method(name), selected, self.seeds[0]))
         if not isinstance(recipe.head, Head):
             raise ValueError(f"method {name!r} has no head whose dropout rate could be taken; set its head.p")
-        changes = [f"head.p={recipe.head.p}", "head.samples=1"]
+        changes: dict[str, Any] = {"head.p": recipe.head.p, "head.samples": 1}
         if isinstance(recipe.schedule, MultiStep):
             factor = recipe.schedule.last_factor
-            changes.append(f"schedule.last_factor={LAST_FACTOR_WITH_HEAD if factor == 'auto' else factor}")
+            changes["schedule.last_factor"] = LAST_FACTOR_WITH_HEAD if factor == "auto" else factor
         return changes
 
     def run(self, job: Job) -> Run:

@@ -322,7 +322,7 @@ def load(
     scale: str = "full",
     loss: str | None = None,
     seed: int | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
 ) -> Recipe:
     """Read a recipe.
 
@@ -331,7 +331,7 @@ def load(
         scale: ``"full"``, or one of the file's own ``scales``.
         loss: In place of the file's.
         seed: In place of the file's.
-        overrides: ``"epochs=3"``, ``"optimiser.lr=0.01"``, … applied last.
+        overrides: ``["epochs=3", "optimiser.lr=0.01"]`` or ``{"epochs": 3, "optimiser.lr": 0.01}``, applied last.
 
     Example:
         >>> load("digits", scale="smoke", overrides=["optimiser.lr=0.01"]).optimiser.lr
@@ -343,14 +343,13 @@ def load(
         raise ValueError(f"{path} must be a mapping of keys to values; see `macc recipe show digits`")
     sources = comments(text)
     values = _scaled(values, scale, path, sources)
-    given = [*overrides]
+    given = _typed(overrides)
     if loss is not None:
-        given.append(f"loss={json.dumps(loss)}")
+        given.append(("loss", loss, "--loss"))
     if seed is not None:
-        given.append(f"seed={seed}")
+        given.append(("seed", seed, "--seed"))
     spelled: dict[str, str] = {}
-    for override in given:
-        key, value = _override(override)
+    for key, value, option in given:
         group = key.removesuffix(".name")
         old = _get(values, group) if group != key else {}
         if old.get("name", value) != value:
@@ -359,11 +358,6 @@ def load(
             gone = {f"{group}.{name}" for name in old} - set(spelled)
             sources = {name: said for name, said in sources.items() if name not in gone}
         _put(values, key, value)
-        option = f"--set {override}"
-        if loss is not None and key == "loss":
-            option = "--loss"
-        if seed is not None and key == "seed":
-            option = "--seed"
         for known in (sources, spelled):
             for name in [name for name in known if name == key or name.startswith(f"{key}.")]:
                 del known[name]
@@ -434,6 +428,15 @@ def _overlay(
             values[key] = value
             if not sources.get(f"{prefix}{key}", "").startswith(source):
                 sources[f"{prefix}{key}"] = source
+
+
+def _typed(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Key and value of each override, and how errors call it."""
+    if isinstance(overrides, Mapping):
+        return [
+            (key, value, f"set {key}={json.dumps(value, default=str)}") for key, value in overrides.items()
+        ]
+    return [(*_override(text), f"--set {text}") for text in overrides]
 
 
 def _override(text: str) -> tuple[str, Any]:
