@@ -8,11 +8,13 @@ import hashlib
 import json
 import math
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import quote, unquote, unquote_plus
 
 from filelock import FileLock
 
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 10
 LOCK_SECONDS = 120
 MAX_RETRIES = 3
+_ADDRESS = re.compile(
+    r"(?:(?P<user>[^:/?@]*)(?::(?P<password>[^/?@]*))?@)?"
+    r"(?P<place>(?:\[[0-9a-fA-F:.]*\]|[^:/?@\[]*)(?::\d*)?)(?P<database>/[^?@:]*)?(?:\?(?P<query>[^@]*))?"
+)
+"""What follows ``://`` in an address that can be read in one way only: its sole ``@`` ends the password."""
+_SECRET = re.compile("pass|secret|token|key|cred", re.IGNORECASE)
 _DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {
     "accuracy": "maximize",
     "nll": "minimize",
@@ -52,19 +60,42 @@ def _quiet() -> Iterator[None]:
 
 
 def hidden(address: str) -> str:
-    """A storage address without its password.
+    """A storage address as it may be shown: without its password and its query.
+
+    Where an ``@`` that is not escaped leaves open what the password is, only the kind of database is shown.
 
     Example:
-        >>> hidden("postgresql://me:secret@host/grids")
+        >>> hidden("postgresql://me:secret@host/grids?sslpassword=secret")
         'postgresql://me:***@host/grids'
+        >>> hidden("postgresql://host/grids?password=sec@ret")
+        'postgresql://***'
     """
-    scheme, separator, rest = address.partition("://")
+    kind, separator, rest = address.partition("://")
     if not separator:
-        return address
-    user, at, place = rest.rpartition("@")
-    name, colon, _ = user.partition(":")
-    query = place.partition("?")[0]
-    return f"{scheme}://{name}{':***' if colon else ''}{at}{query}"
+        return "***"
+    if kind.startswith("sqlite"):
+        return f"{kind}://{rest.partition('?')[0]}"
+    found = _ADDRESS.fullmatch(rest)
+    if found is None:
+        return f"{kind}://***"
+    user = found["user"]
+    before = "" if user is None else f"{user}{'' if found['password'] is None else ':***'}@"
+    return f"{kind}://{before}{found['place']}{found['database'] or ''}"
+
+
+def without_secrets(text: str, address: str) -> str:
+    """What a driver says, without what is secret in an address."""
+    found = _ADDRESS.fullmatch(address.partition("://")[2])
+    if found is None:
+        return "it cannot be read; in a password write @ as %40, / as %2F and ? as %3F"
+    secrets = {found["password"]}
+    for key, equals, value in (part.partition("=") for part in (found["query"] or "").split("&")):
+        if equals and _SECRET.search(key):
+            secrets.add(value)
+    plain = {form for word in filter(None, secrets) for form in (word, unquote(word), unquote_plus(word))}
+    for word in sorted(plain | {quote(word, safe="") for word in plain}, key=len, reverse=True):
+        text = text.replace(word, "***")
+    return text
 
 
 @contextmanager
@@ -111,18 +142,13 @@ def open_storage(
             raise ValueError(f"{hidden(address)} is no address of a database") from None
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]
-            raise ValueError(f"cannot use {hidden(address)}: {_without_secret(reason, address)}") from None
+            raise ValueError(f"cannot use {hidden(address)}: {without_secrets(reason, address)}") from None
 
 
 def close_storage(storage: "optuna.storages.RDBStorage") -> None:
     """Give the connections back."""
     storage.remove_session()
     storage.engine.dispose()
-
-
-def _without_secret(text: str, address: str) -> str:
-    secret = address.partition("://")[2].rpartition("@")[0].partition(":")[2]
-    return text.replace(secret, "***") if secret else text
 
 
 def _enqueued_again(study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
