@@ -497,6 +497,24 @@ class TestFindings:
             in sentence
         )
 
+    @pytest.mark.parametrize(
+        ("loss", "own"),
+        [
+            ("Focal(gamma=5) + MACC", ["Focal(gamma=5)"]),
+            ("Focal + MACC", ["Focal(gamma=3)"]),
+            ("Focal(gamma={1,5}) + MACC", ["both"]),
+            ("Focal(gamma=2) + MACC", []),
+        ],
+    )
+    def test_the_task_loss_has_the_same_knobs(self, tmp_path, loss, own):
+        others = ["Focal(gamma=1)", "Focal(gamma=5)", "Focal(gamma=3)"]
+        grid = {"name": "both", "loss": "Focal(gamma={5,1})"}
+        plan = planned(tmp_path, methods=[*others, grid, {"name": "M", "loss": loss}])
+        found = _findings._others(plan, plan.cases[0], plan.experiment.method("M"))
+
+        assert [method.title for method in found["task"]] == own
+        assert len(found["competitor"]) == 4 - len(own)
+
     def test_with_another_schedule_a_loss_is_not_the_task_loss(self, tmp_path):
         other = {"name": "other", "loss": "CrossEntropy", "set": {"schedule": {"name": "onecycle"}}}
         plan = planned(tmp_path, methods=["CrossEntropy", other, {**MACC, "name": "M"}])
@@ -952,14 +970,31 @@ class TestStudies:
 
 
 class TestAddresses:
+    def test_what_a_driver_says_is_shown_without_secrets(self):
+        address = "postgresql://me:a%40b@host/grids?sslpassword=c+d&application_name=macc"
+        said = "macc: a@b, a%40b, c d, c+d and c%20d are refused"
+        assert _study.without_secrets(said, address) == "macc: ***, ***, ***, *** and *** are refused"
+
     @pytest.mark.parametrize(
         ("address", "shown"),
         [
             ("postgresql://me:s3cr3t@host:5432/grids", "postgresql://me:***@host:5432/grids"),
-            ("postgresql://me:p@ss:s3cr3t@host/grids", "postgresql://me:***@host/grids"),
+            ("postgresql://me@host:5432/grids", "postgresql://me@host:5432/grids"),
+            ("postgresql://me:s3%40cr3t%2F@host/grids", "postgresql://me:***@host/grids"),
+            ("postgresql://me:s3cr3t?/x@host/grids", "postgresql://***"),
+            ("postgresql://host/grids?user=me&password=p%40s3cr3t", "postgresql://host/grids"),
+            ("postgresql://host/grids?user=me&password=p@s3cr3t", "postgresql://***"),
+            ("postgresql://host:5432/grids?password=a:s3cr3t@b/c", "postgresql://***"),
+            ("postgresql://host/grids?sslpassword=s3cr3t&passfile=/s3cr3t", "postgresql://host/grids"),
+            ("postgresql:///grids?host=h&password=s3cr3t", "postgresql:///grids"),
             ("mysql://host/grids?password=s3cr3t", "mysql://host/grids"),
-            ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
-            ("me", "me"),
+            ("postgresql://me:p@s3cr3t@host/grids", "postgresql://***"),
+            ("postgresql://me:p@ss:s3cr3t@host/grids", "postgresql://***"),
+            ("postgresql://me/x:s3cr3t@host/grids", "postgresql://***"),
+            ("postgresql://me:12/s3cr3t@host/grids", "postgresql://***"),
+            ("postgresql://me:s3cr3t@[::1]:5432/grids", "postgresql://me:***@[::1]:5432/grids"),
+            ("sqlite:////tmp/x@y:z.db", "sqlite:////tmp/x@y:z.db"),
+            ("me:s3cr3t", "***"),
         ],
     )
     def test_no_password_is_shown(self, address, shown):
@@ -973,6 +1008,9 @@ class TestAddresses:
             "nonsense://me:s3cr3t@host/grids",
             "oracle://me:s3cr3t@host/grids",
             "me:s3cr3t",
+            "postgresql://127.0.0.1:1/grids?user=me&password=p@s3cr3t",
+            "postgresql://127.0.0.1:1/grids?user=me&password=s3cr3t&nonsense=s3cr3t",
+            "postgresql://127.0.0.1:1/grids?user=me&sslpassword=s3cr3t&sslmode=s3cr3t",
         ],
     )
     def test_errors_do_not_tell_it_either(self, address, tmp_path):

@@ -56,14 +56,21 @@ def add_findings(result: Result, plan: Plan) -> None:
         )
 
 
-def _criterion(plan: Plan, case: Case, method: Method) -> losses.Task | losses.Criterion:
-    grids = plan.grids(case)
-    point = plan.points(case, method)[0]
-    return losses.parse(half_of(_grids.fill("loss", method.loss or "", point, grids), 2))
+def _criteria(plan: Plan, case: Case, method: Method) -> list[losses.Task | losses.Criterion]:
+    """The loss of a method at every point of its grid."""
+    texts = [
+        _grids.fill("loss", method.loss or "", point, plan.grids(case)) for point in plan.points(case, method)
+    ]
+    return [losses.parse(half_of(text, 2)) for text in dict.fromkeys(texts)]
+
+
+def _tasks(plan: Plan, case: Case, method: Method) -> set[str]:
+    """The task losses of a method, written out: focal losses with other gammas are other losses."""
+    return {str(criterion.task) for criterion in _criteria(plan, case, method)}
 
 
 def _is_macc(plan: Plan, case: Case, method: Method) -> bool:
-    return _criterion(plan, case, method).needs_moments
+    return _criteria(plan, case, method)[0].needs_moments
 
 
 def _apart_from_head(method: Method) -> dict[str, object]:
@@ -81,18 +88,18 @@ def _masks(plan: Plan, case: Case, method: Method) -> int:
 
 def _others(plan: Plan, case: Case, method: Method) -> dict[str, list[Method]]:
     """What a MACC method is tested against, by what it is to it."""
-    task = _criterion(plan, case, method).task
+    tasks = _tasks(plan, case, method)
     found: dict[str, list[Method]] = {why: [] for why in _WHY}
     for other in plan.methods(case):
         base = other if other.of is None else plan.experiment.method(other.of)
-        criterion, masks = _criterion(plan, case, base), _masks(plan, case, base)
+        criterion, masks = _criteria(plan, case, base)[0], _masks(plan, case, base)
         if other.of is not None:
             if other.posthoc == "temperature" and isinstance(criterion, losses.CrossEntropy) and not masks:
                 found["temperature"].append(other)
             continue
         if criterion.needs_moments:
             continue
-        alone = isinstance(criterion, losses.Task) and type(criterion) is type(task)
+        alone = isinstance(criterion, losses.Task) and _tasks(plan, case, base) == tasks
         alone = alone and _apart_from_head(other) == _apart_from_head(method)
         if not masks:
             found["task" if alone else "competitor"].append(other)
