@@ -1,7 +1,10 @@
 """How text that comes from files, folders and users is shown: on one line, escaped and not too long."""
 
+import difflib
 import os
+import re
 import unicodedata
+from collections.abc import Iterable
 
 LONGEST = 200
 """How many characters of somebody else's text a message repeats."""
@@ -56,6 +59,29 @@ def listed(names: "list[str] | tuple[str, ...]", most: int = 12) -> str:
     """
     parts = [shown(name, 40) for name in names[:most]]
     return ", ".join([*parts, "…"] if len(names) > most else parts) or "none"
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """What an unknown name may have meant: the nearest known one, or all of them.
+
+    Example:
+        >>> did_you_mean("Focl", ["Focal", "Brier"]), did_you_mean("?", ["Focal", "Brier"])
+        ("did you mean 'Focal'?", 'there are Focal, Brier')
+    """
+    names = list(known)
+    by_case = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(str(word).lower(), by_case, n=1)
+    return f"did you mean {quoted(by_case[near[0]])}?" if near else f"there are {', '.join(names)}"
+
+
+def slug(name: str) -> str:
+    """A name in characters that every file system takes.
+
+    Example:
+        >>> slug("CIFAR-10 (mine)"), slug("Ω")
+        ('cifar-10-mine', '')
+    """
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")
 
 
 def _harmless(character: str) -> bool:

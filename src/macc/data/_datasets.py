@@ -1,6 +1,5 @@
 """Data sets by name. A set is one function with a description, imported in the namespace."""
 
-import difflib
 from collections.abc import Callable
 from functools import update_wrapper
 from os import PathLike
@@ -9,6 +8,7 @@ from typing import Generic, ParamSpec
 
 from macc.data._files import Copies, Sources
 from macc.data._splits import Kind, Splits
+from macc.words import did_you_mean
 
 P = ParamSpec("P")
 
@@ -125,9 +125,7 @@ def load(
     head, colon, path = name.partition(":")
     sets = known()
     if head not in sets:
-        near = difflib.get_close_matches(head, sets, n=1)
-        cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(sets))}"
-        raise ValueError(f"no data set is called {head!r}; {cure}")
+        raise ValueError(f"no data set is called {head!r}; {did_you_mean(head, sorted(sets))}")
     found = sets[head]
     if found.needs_path:
         if not path:

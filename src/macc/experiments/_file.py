@@ -3,7 +3,6 @@
 It is written in YAML; the paper's tables and the demo are such files, and so is a user's own comparison.
 """
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from macc import losses
 from macc.experiments import _grids
 from macc.training._yaml import parse, read_text
 from macc.training.recipe import Count, Scale
+from macc.words import did_you_mean, slug
 
 Rule = Literal["val_accuracy", "val_nll"]
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -289,7 +289,7 @@ class Experiment(_Values):
             for name in names:
                 if name not in [row.name for row in self.datasets]:
                     raise ValueError(
-                        f"averages.{average}: no data set is called {name!r}; {_near(name, [row.name for row in self.datasets])}"
+                        f"averages.{average}: no data set is called {name!r}; {did_you_mean(name, [row.name for row in self.datasets])}"
                     )
         wanted = self.trainings()
         if wanted > self.limit:
@@ -386,7 +386,7 @@ class Experiment(_Values):
             if method.title == title:
                 return method
         raise ValueError(
-            f"no method is called {title!r}; {_near(title, [method.title for method in self.methods])}"
+            f"no method is called {title!r}; {did_you_mean(title, [method.title for method in self.methods])}"
         )
 
     def of_row(self, row: Row) -> list[Method]:
@@ -435,11 +435,6 @@ def half_of(loss: str, steps: int) -> str:
     return re.sub(r"\bwarmup\s*=\s*half\b", f"warmup={steps // 2}", loss)
 
 
-def _near(word: str, words: Sequence[str]) -> str:
-    found = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean {found[0]!r}?" if found else f"there are {', '.join(words)}"
-
-
 def _row(value: Any) -> Any:
     if isinstance(value, str):
         return {"name": Path(value.partition(":")[2] or value).stem, "recipe": [value]}
@@ -452,15 +447,15 @@ def _method(value: Any, library: Mapping[str, Any]) -> Any:
         return {"name": value, **library[value]}
     if isinstance(value, str):
         if re.fullmatch(r"[A-Z]{2,4}(\+\w+)*", value):
-            near = difflib.get_close_matches(value, library, n=1)
-            if near:
-                raise ValueError(f"no method is called {value!r}; did you mean {near[0]!r}?")
+            cure = did_you_mean(value, library)
+            if cure.startswith("did you mean"):
+                raise ValueError(f"no method is called {value!r}; {cure}")
         return {"loss": value}
     if isinstance(value, dict) and "method" in value:
         value = dict(value)
         name = value.pop("method")
         if not isinstance(name, str) or name not in library:
-            raise ValueError(f"no method is called {name!r}; {_near(str(name), list(library))}")
+            raise ValueError(f"no method is called {name!r}; {did_you_mean(str(name), list(library))}")
         found = {"name": name, **library[name], **value}
         own, given = library[name].get("set"), value.get("set")
         if isinstance(own, Mapping) and isinstance(given, Mapping):
@@ -565,7 +560,7 @@ def _dataset(experiment: Experiment, name: str) -> str:
             f"{experiment.name}: {name!r} may be {' or '.join(map(repr, found))}; write it as the file does"
         )
     if not found:
-        raise ValueError(f"{experiment.name} has no data set {name!r}; {_near(name, there)}")
+        raise ValueError(f"{experiment.name} has no data set {name!r}; {did_you_mean(name, there)}")
     return found[0]
 
 
@@ -581,7 +576,7 @@ def _find(experiment: str | Path) -> tuple[str, str, str]:
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return str(path), read_text(path), path.stem
     raise ValueError(
-        f"no experiment is called {str(experiment)!r}; {_near(str(experiment), names())} "
+        f"no experiment is called {str(experiment)!r}; {did_you_mean(str(experiment), names())} "
         "(a file of your own ends in .yaml)"
     )
 
@@ -594,7 +589,7 @@ def _sentence(error: ValidationError, where: str) -> str:
     keys = [str(part) for part in first["loc"]]
     key, kind = ".".join(keys), first["type"]
     if kind == "extra_forbidden":
-        return f"{where}: unknown key {key!r}; {_near(keys[-1], _known_keys(keys))}"
+        return f"{where}: unknown key {key!r}; {did_you_mean(keys[-1], _known_keys(keys))}"
     if kind == "missing":
         return f"{where}: the key {key!r} is missing; see `macc run list` for examples"
     if kind == "value_error":
@@ -614,5 +609,5 @@ def _known_keys(keys: Sequence[str]) -> list[str]:
 
 
 def safe_name(name: str) -> str:
-    """A name in characters that every file system takes."""
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "experiment"
+    """The name of an experiment's folder."""
+    return slug(name) or "experiment"

@@ -21,6 +21,7 @@ from macc.training.fitting import splits_for
 from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe, Selection
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch
+from macc.words import slug
 
 MIN_RESAMPLES = 100
 """Behind the intervals of a run's own ``metrics.json``; tables have those over seeds, or make theirs anew."""
@@ -193,7 +194,7 @@ class Plan:
 
     def _find_tests(self, case: Case, splits: Splits, recipe: Recipe) -> None:
         """Resolve the patterns of the tests to predictions of the data that are there."""
-        folder = _folder(splits.name)
+        folder = slug(splits.name)
         patterns = case.row.tests or self.experiment.tests or _own_tests(splits)
         found: dict[str, list[str]] = {}
         for title, names in patterns.items():
@@ -210,7 +211,7 @@ class Plan:
                     if other is None:
                         continue
                     source, parts = other
-                    place = _folder(source)
+                    place = slug(source)
                 matching = [part for part in parts if part == pattern]  # a name may have brackets
                 matching = matching or [part for part in parts if fnmatchcase(part, pattern)]
                 if not matching:
@@ -516,7 +517,7 @@ class Plan:
 
     def folder(self, case: Case, name: str) -> str:
         """Where the predictions of a data set lie in a run."""
-        return _folder(self.splits(case).name if name == "own" else name)
+        return slug(self.splits(case).name if name == "own" else name)
 
     def shifted(self, case: Case, name: str) -> Splits:
         """The parts of a data set to predict, as small as the recipe's subset says."""
@@ -552,10 +553,6 @@ def fit(plan: Plan, job: Job, **options: Any) -> Run:
     recipe, data = plan.recipe(job), plan.splits(plan.case(job.case))
     also = [rule for rule in RULES if rule != "val_accuracy"] if recipe.selection == "val_accuracy" else []
     return training.fit(recipe, data=data, out=plan.out, resamples=MIN_RESAMPLES, also=also, **options)
-
-
-def _folder(name: str) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower())
 
 
 def _own_tests(splits: Splits) -> dict[str, list[str]]:

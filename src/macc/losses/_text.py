@@ -1,12 +1,12 @@
 """Losses from their text form, the same in Python, in YAML and in the shell: ``parse(str(criterion))``."""
 
 import ast
-import difflib
 import inspect
 import math
 from typing import Any
 
 from macc.losses._terms import Criterion, Penalty, Task, Term, Weighted, add
+from macc.words import did_you_mean
 
 MAX_TEXT = 1000
 
@@ -123,8 +123,7 @@ class _Reader:
             if keyword.arg is None or keyword.arg not in self.knobs(cls):
                 raise self.error(
                     keyword.value,
-                    f"{name} has no knob {keyword.arg!r}{self.nearest(keyword.arg, self.knobs(cls))}; "
-                    f"it has {', '.join(self.knobs(cls))}",
+                    f"{name} has no knob {keyword.arg!r}; {did_you_mean(keyword.arg, self.knobs(cls))}",
                 )
             if keyword.arg in values:
                 raise self.error(keyword.value, f"{name} is given {keyword.arg!r} twice")
@@ -135,9 +134,8 @@ class _Reader:
         known = _known()
         if name not in known:
             short = {loss.label: real for real, loss in known.items()} | {"CE": "CrossEntropy"}
-            cure = f"; did you mean {short[name]!r}?" if name in short else self.nearest(name, list(known))
-            cure = cure or f"; there are {', '.join(sorted(known))}"
-            raise self.error(node, f"no loss is called {name!r}{cure}")
+            cure = f"did you mean {short[name]!r}?" if name in short else did_you_mean(name, sorted(known))
+            raise self.error(node, f"no loss is called {name!r}; {cure}")
         return known[name]
 
     def literal(self, node: ast.expr) -> Any:
@@ -163,9 +161,3 @@ class _Reader:
     @staticmethod
     def knobs(cls: type[Term]) -> list[str]:
         return list(inspect.signature(cls).parameters)
-
-    @staticmethod
-    def nearest(word: str | None, words: list[str]) -> str:
-        lower = {w.lower(): w for w in words}
-        found = difflib.get_close_matches((word or "").lower(), lower, n=1, cutoff=0.5)
-        return f"; did you mean {lower[found[0]]!r}?" if found else ""

@@ -1,6 +1,5 @@
 """Models by name."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 
 from macc.models._weights import load_weights
 from macc.models.hub import from_hub
+from macc.words import did_you_mean
 
 
 def known() -> dict[str, Callable[..., nn.Module]]:
@@ -64,9 +64,7 @@ def build(
         return from_hub(name, num_classes=num_classes, in_channels=in_channels, pretrained=pretrained)
     networks = known()
     if name not in networks:
-        near = difflib.get_close_matches(name, networks, n=1)
-        cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(networks))}"
-        raise ValueError(f"no model is called {name!r}; {cure}")
+        raise ValueError(f"no model is called {name!r}; {did_you_mean(name, sorted(networks))}")
     network = networks[name]
     offered = {"in_channels": in_channels, "vocabulary": vocabulary, "vectors": vectors}
     taken = inspect.signature(network).parameters

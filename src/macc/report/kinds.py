@@ -3,7 +3,6 @@
 A kind is one function of sources with a line of help; :data:`KINDS` finds it by its name.
 """
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -25,6 +24,7 @@ from macc.report.figures._reliability import reliability_diagrams
 from macc.report.figures._samples import contrast
 from macc.report.figures._style import WIDE, check_format, grid, note, plain, save, style
 from macc.training.runs import SPREAD
+from macc.words import did_you_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,9 +86,7 @@ def plot(
         The figure.
     """
     if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KINDS)}"
-        raise ValueError(f"no figure is called {kind!r}; {cure}")
+        raise ValueError(f"no figure is called {kind!r}; {did_you_mean(kind, KINDS)}")
     if not paths:
         raise ValueError(f"give a run folder or a prediction file to draw {kind} of")
     with style():

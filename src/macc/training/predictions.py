@@ -1,7 +1,6 @@
 """Predictions of a finished run on other data, under noise, with moments; and of several runs together."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -20,6 +19,7 @@ from macc.training._randomness import derived_seed, kept_generators, seed_everyt
 from macc.training.fitting import Tensors, build_model, splits_for, with_head
 from macc.training.recipe import Recipe, Subset
 from macc.training.runs import Run
+from macc.words import slug
 
 NOISE_LEVELS = 10
 BISECTIONS = 12
@@ -167,7 +167,7 @@ def _parts(
     parts = list(given.shifts) + ([] if _same(given.test, own.test) else ["test"])
     if not parts:
         raise ValueError(f"{given.name} is what the run was trained on and has no shifted test set")
-    folder = re.sub(r"[^a-z0-9._-]+", "-", given.name.lower())
+    folder = slug(given.name)
     return [(f"{folder}/{part}", given, part) for part in parts]
 
 

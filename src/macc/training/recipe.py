@@ -4,7 +4,6 @@ It is written in YAML or in Python. ``load`` reads one by name or from a file, a
 overrides, and says of every value where it comes from.
 """
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -25,6 +24,7 @@ from pydantic import (
 )
 
 from macc.training._yaml import comments, ends_in_comment, parse, read_text
+from macc.words import did_you_mean
 
 Scale = Literal["smoke", "cpu", "full"]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -383,8 +383,7 @@ def _find(recipe: str | Path) -> tuple[str, str]:
         if not path.is_file():
             raise ValueError(f"there is no file {path}; recipes that come with macc: {', '.join(names())}")
         return str(path), read_text(path)
-    near = difflib.get_close_matches(str(recipe), names(), n=1)
-    cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names())}"
+    cure = did_you_mean(recipe, names())
     raise ValueError(f"no recipe is called {str(recipe)!r}; {cure} (a file of your own ends in .yaml)")
 
 
@@ -515,9 +514,7 @@ def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
         model = {"head": Head, "subset": Subset}.get(key) or variants.get(key, {}).get(
             str(values.get("name")), model
         )
-    known = list(model.model_fields)
-    near = difflib.get_close_matches(keys[-1], known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return did_you_mean(keys[-1], model.model_fields)
 
 
 def schema() -> dict[str, Any]:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from macc.data import Splits
 from macc.training import recipe as recipes
 from macc.training._files import json_bytes, write_arrays, write_bytes
 from macc.training.recipe import Recipe
+from macc.words import slug
 
 LOCK = ".lock"
 SPREAD = "u"
@@ -186,9 +186,7 @@ def _file_digest(path: Path, _size: int, _time: int) -> str:
 
 def run_path(out: str | PathLike[str], recipe: Recipe, key: str) -> Path:
     """``<out>/<dataset>-<model>-<12 hex>``, in characters that every file system takes."""
-    words = [
-        re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in (recipe.dataset, recipe.model)
-    ]
+    words = [slug(word) for word in (recipe.dataset, recipe.model)]
     return Path(out) / "-".join([*(word[-60:] for word in words), key[:12]])
 
 
