@@ -241,7 +241,7 @@ class Experiment(_Values):
 
     @property
     def origin(self) -> str:
-        """What errors call it: its file, or its name."""
+        """What errors call it, which is its file or its name."""
         return self._origin or f"experiment {self.name}"
 
     @model_validator(mode="before")
