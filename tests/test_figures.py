@@ -12,7 +12,7 @@ import macc
 from macc import metrics
 from macc.report import figures
 from macc.report.figures import reliability_diagram
-from macc.report.figures._style import LONGEST_NAME, plain, save
+from macc.report.figures._style import LONGEST_NAME, line_look, look, plain, save
 from test_metrics_errors import sample
 
 
@@ -248,3 +248,37 @@ def test_many_models_on_a_front_are_numbered(count, shown):
 
     assert axes.texts[0].get_text() == shown
     assert ("1  m1" in names) == (shown == "1")
+
+
+def lightness(colour):
+    """Of a colour printed in grey, from 0 to 1."""
+    from matplotlib.colors import to_rgb
+
+    return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), to_rgb(colour), strict=True))
+
+
+def test_every_line_of_a_figure_can_be_told_from_the_others():
+    looks = [line_look(index, 300) for index in range(16)]
+
+    assert len({each["color"] for each in looks[:8]}) == 8
+    # Without colour.
+    assert len({(each["marker"], each["fillstyle"]) for each in looks}) == 16
+    for first in range(8):
+        for second in range(first):
+            one, other = look(first), look(second)
+            grey = abs(lightness(one["color"]) - lightness(other["color"]))
+            assert one["linestyle"] != other["linestyle"] or grey > 0.1
+    # Markers of lines that lie on one another are seen all the same.
+    starts = [each["markevery"][0] for each in looks[:8]]
+    assert len(set(starts)) == 8
+
+
+@pytest.mark.parametrize(("count", "beside"), [(2, False), (11, True)])
+def test_a_legend_of_many_names_stands_beside_the_lines(count, beside):
+    predictions = ([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], [0, 1, 1])
+    figure = figures.risk_coverage({f"run {k}": predictions for k in range(count)})
+    (ax,) = figure.axes
+    figure.draw_without_rendering()
+    left = ax.get_legend().get_window_extent().x0
+
+    assert (left >= ax.get_window_extent().x1) == beside

@@ -93,6 +93,25 @@ def test_prediction_files_are_drawn_too(tmp_path):
         kinds.plot(kind, [path, digits_runs()[0]])
 
 
+def test_mistakes_of_many_runs_have_a_panel_each_with_the_first_run():
+    together = kinds.plot("mistakes", digits_runs()[:1] * 3)
+    apart = kinds.plot("mistakes", [*digits_runs(), *digits_runs()])
+
+    assert len(together.axes) == 1
+    names = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in apart.axes]
+    assert len(names) == 3
+    assert {each[0] for each in names} == {names[0][0]}
+    for ax, (_, other) in zip(apart.axes, names, strict=True):
+        assert other.startswith(f"{ax.get_title()}: ")
+
+
+def test_panels_that_share_their_lines_share_a_legend():
+    figure = kinds.plot("severity", digits_runs())
+
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["NLL", "NLL+MACC"]
+    assert all(ax.get_legend() is None for ax in figure.axes)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -220,6 +220,18 @@ def test_one_run_has_no_tabs_and_no_marks(tmp_path):
     assert "has no predictions under shift; make them with" in text
 
 
+def test_captions_say_which_runs_a_figure_leaves_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "MOST_DRAWN", 1)
+    paths = [plain_run(), *digits_runs()]
+    text = page.write(paths, tmp_path / "a.html").read_text()
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", text.partition('id="runs"')[0], re.DOTALL)
+
+    assert len(captions) >= 5
+    for caption in captions:
+        assert "Shown are the first 1 of 3 rows of the table; there was no room for " in caption
+        assert "NLL+MACC." in caption
+
+
 def test_runs_on_other_data_are_not_compared(tmp_path):
     text = Reader(page.write([plain_run(), hostile_csv(tmp_path)], tmp_path / "a.html").read_text()).text
 

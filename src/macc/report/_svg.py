@@ -23,6 +23,7 @@ _VARIABLES = {
     _style.PURPLE: "--purple",
     _style.ORANGE: "--orange",
     _style.SKY: "--sky",
+    _style.WINE: "--wine",
     _style.INK: "--ink",
     _style.FAINT: "--faint",
     _style.RULE: "--rule",

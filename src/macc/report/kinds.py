@@ -22,7 +22,7 @@ from macc.report.figures import Said
 from macc.report.figures._certainty import group_count
 from macc.report.figures._reliability import reliability_diagrams
 from macc.report.figures._samples import contrast
-from macc.report.figures._style import WIDE, check_format, grid, note, plain, save, style
+from macc.report.figures._style import WIDE, check_format, grid, note, plain, save, style, width_for
 from macc.training.runs import SPREAD
 from macc.words import did_you_mean
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_SAMPLES = 4
+MOST_OUTLINES = 3
+"""More outlines than this in one panel hide each other."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,26 @@ def measured(found: Loaded, metric: str) -> float:
     return float(function(found.scores, found.labels, from_logits=found.from_logits))
 
 
-def panels(count: int, size: tuple[float, float], **options: Any) -> "tuple[Figure, list[Axes]]":
-    """As many panels as there are things to draw, in rows of at most four; what is left over is empty."""
-    columns = min(count, WIDE)
+def panels(
+    count: int, size: tuple[float, float], *, wide: int = WIDE, **options: Any
+) -> "tuple[Figure, list[Axes]]":
+    """As many panels as there are things to draw, in rows of at most ``wide``; what is left over is empty."""
+    columns = min(count, wide)
     figure, rows = grid(-(-count // columns), columns, size, **options)
     flat = [ax for row in rows for ax in row]
     for ax in flat[count:]:
         ax.set_axis_off()
     return figure, flat[:count]
+
+
+def one_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
+    """Name the lines of all panels once, above them, in the order in which they were drawn."""
+    handles = {}
+    for ax in axes:
+        handles |= {line.get_label(): line for line in ax.lines if line.get_label() not in handles}
+        if ax.get_legend() is not None:
+            ax.get_legend().remove()  # type: ignore[union-attr]
+    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=min(WIDE, len(handles)))
 
 
 @kind("reliability", "accuracy against confidence, gaps, counts and intervals: a panel for each run")
@@ -152,11 +166,25 @@ def confidence(wanted: Wanted) -> "Figure":
     return figure
 
 
-@kind("mistakes", "confidence of the wrong predictions, all runs in one panel")
+@kind(
+    "mistakes",
+    "confidence of the wrong predictions; more than three runs have a panel each, with the first run",
+)
 def mistakes(wanted: Wanted) -> "Figure":
-    """One panel."""
-    figure, (ax,) = panels(1, (5.6, 3.8))
-    figures.wrong_confidence(wanted.pairs(), ax=ax)
+    """One panel, or one for each run beside the first: more than three outlines in one hide each other."""
+    pairs = wanted.pairs()
+    if len(pairs) <= MOST_OUTLINES:
+        figure, (ax,) = panels(1, (5.6, 3.8))
+        figures.wrong_confidence(pairs, ax=ax)
+        return figure
+    (first, of_first), *others = pairs.items()
+    figure, axes = panels(len(others), (5.2, 3.2), wide=3, sharey=True)
+    for ax, (name, pair) in zip(axes, others, strict=True):
+        figures.wrong_confidence({first: of_first, name: pair}, ax=ax)
+        ax.set_title(plain(name))
+        if ax.get_subplotspec().colspan.start:  # type: ignore[union-attr]
+            ax.set_ylabel("")
+    axes[0].set_ylim(0, max(patch.get_data().values.max() for ax in axes for patch in ax.patches) * 1.4)
     return figure
 
 
@@ -226,8 +254,7 @@ def draw_convergence(found: Mapping[str, Mapping[str, Sequence[Mapping[int, floa
     figure, axes = panels(len(found), (4.6, 3.4))
     for ax, (metric, named) in zip(axes, found.items(), strict=True):
         figures.convergence(named, metric, ax=ax)
-        if ax is not axes[0]:
-            ax.get_legend().remove()  # type: ignore[union-attr]
+    one_legend(figure, axes)
     return figure
 
 
@@ -249,9 +276,8 @@ def severity(wanted: Wanted) -> "Figure":
     for row, (dataset, by_metric) in zip(rows, found.items(), strict=True):
         for ax, (metric, named) in zip(row, by_metric.items(), strict=True):
             figures.severity_curve(named, metric, ax=ax)
-            if ax is not row[0]:
-                ax.get_legend().remove()  # type: ignore[union-attr]
         row[0].set_title(plain(dataset))
+    one_legend(figure, [ax for row in rows for ax in row])
     note(figure, "A line is the mean over kinds of shift; with one or two runs the shade is their range.")
     return figure
 
@@ -307,7 +333,7 @@ def draw_samples(wanted: Wanted, rows: "list[list[Axes]]") -> None:
 @kind("pareto", "accuracy against SCE with intervals, and the front that no other beats in both")
 def pareto(wanted: Wanted) -> "Figure":
     """One panel."""
-    figure, (ax,) = panels(1, (5.4, 4.0))
+    figure, (ax,) = panels(1, (width_for(len(wanted.sources), 5.4), 4.0))
     points = {}
     for source in wanted.sources:
         report = evaluated(source.predictions(wanted.split), ["accuracy", "sce"])
@@ -319,7 +345,7 @@ def pareto(wanted: Wanted) -> "Figure":
 @kind("risk-coverage", "error rate when only the most confident cases are answered")
 def risk_coverage(wanted: Wanted) -> "Figure":
     """One panel."""
-    figure, (ax,) = panels(1, (5.4, 3.8))
+    figure, (ax,) = panels(1, (width_for(len(wanted.sources), 5.4), 4.0))
     figures.risk_coverage(wanted.pairs(), ax=ax)
     return figure
 
@@ -345,9 +371,5 @@ def draw_training(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figu
     for ax, key in zip(axes, keys, strict=True):
         figures.training_curve(histories, key, ax=ax)
     if len(histories) > 1:
-        handles = {line.get_label(): line for ax in axes for line in ax.lines}
-        names = [plain(name) for name in histories if plain(name) in handles]
-        figure.legend(
-            [handles[name] for name in names], names, loc="outside upper left", ncols=min(3, len(names))
-        )
+        one_legend(figure, axes)
     return figure

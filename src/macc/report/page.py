@@ -32,7 +32,7 @@ MISTAKES = 12
 WORST = 5
 MOST_DETAILS = 24
 MOST_COMPARED = 12
-MOST_DRAWN = 8
+MOST_DRAWN = 12
 """More lines or panels than this in one figure cannot be read."""
 LEVEL = 0.05
 
@@ -310,13 +310,18 @@ class _Builder:
             name = source.path.name if source.recipe is None else source.recipe.dataset
             title = f"{name}, {self.split} split: {thousands(len(labels))} samples"
             if self.of_experiment:
-                title += ", the first seed of each method"
+                title += f", {_seed(source)} of each method"
             found.setdefault(key, Group(title, [])).sources.append(source)
         return list(found.values())
 
     def _compared(self, group: Group) -> list[str]:
         """A sentence for each run against the first: is it better calibrated, and is it more than chance?"""
         first, *others = group.sources
+        if len(others) > MOST_COMPARED:
+            self.left_out.append(
+                f"{first.name} is compared with the {MOST_COMPARED} runs that follow it; "
+                f"report on fewer runs to compare the other {len(others) - MOST_COMPARED}."
+            )
         others = others[:MOST_COMPARED]
         found = []
         for other in others:
@@ -335,21 +340,28 @@ class _Builder:
     def _figures(self, group: Group) -> list[Shown]:
         """Every figure that these runs have the files for."""
         wanted = Wanted(group.sources[:MOST_DRAWN], self.split, self.root)
-        if len(group.sources) > MOST_DRAWN:
-            self.left_out.append(
-                f"The figures of {group.title} show the first {MOST_DRAWN} of {len(group.sources)} runs."
-            )
+        seed = f" Each method is shown by {_seed(group.sources[0])} alone." if self.of_experiment else ""
+        which = seed + _not_drawn(group)
         found = []
         for kind, (title, caption, wide) in _FIGURES.items():
-            shown = self._draw(title, caption, wide, lambda kind=kind: kinds.KINDS[kind].draw(wanted))  # type: ignore[misc]
+            panels = kind == "mistakes" and len(wanted.sources) > kinds.MOST_OUTLINES
+            shown = self._draw(
+                title,
+                f"{caption}{which}",
+                wide or panels,
+                lambda kind=kind: kinds.KINDS[kind].draw(wanted),  # type: ignore[misc]
+            )
             if shown is not None:
                 found.append(shown)
         if len(wanted.sources) >= 2 and wanted.sources[0].run is not None:
             two = Wanted(wanted.sources[:2], self.split, self.root)
             names = " and ".join(source.name for source in two.sources)
+            caption = kinds.SAMPLES_RULE
+            if len(group.sources) > 2:
+                caption += f" {names} are the first two rows of the table."
             shown = self._draw(
                 f"Where {names} differ most",
-                kinds.SAMPLES_RULE,
+                f"{caption}{seed}",
                 True,
                 lambda: kinds.KINDS["samples"].draw(two),
             )
@@ -527,6 +539,22 @@ def _recalls(found: Loaded, num_classes: int) -> list[float]:
     totals = torch.bincount(labels, minlength=num_classes).double()
     hits = torch.bincount(labels[predicted == labels], minlength=num_classes).double()
     return [float(value) for value in hits / totals]
+
+
+def _not_drawn(group: Group) -> str:
+    """Which runs the figures leave out, where there are too many."""
+    if len(group.sources) <= MOST_DRAWN:
+        return ""
+    names = ", ".join(source.name for source in group.sources[MOST_DRAWN:])
+    return (
+        f" Shown are the first {MOST_DRAWN} of {len(group.sources)} rows of the table; "
+        f"there was no room for {names}."
+    )
+
+
+def _seed(source: Source) -> str:
+    """The seed of a run, in words."""
+    return "one seed" if source.recipe is None else f"seed {source.recipe.seed}"
 
 
 def _facts(source: Source) -> dict[str, str]:

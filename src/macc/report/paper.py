@@ -37,6 +37,19 @@ class _Scene:
                 return Source(path, method, Run(path))
         raise ValueError(f"{self.result.name} has no finished run of {method} on {dataset}")
 
+    @property
+    def shown_seed(self) -> str:
+        """Which seed is shown, where there are several."""
+        return (
+            f" Seed {self.result.first_seed} of {self.result.seeds} seeds." if self.result.seeds > 1 else ""
+        )
+
+    @property
+    def averaged(self) -> str:
+        """What a line stands for, where there are several seeds."""
+        seeds = self.result.seeds
+        return f" Lines are means over {seeds} seeds, shades their range." if seeds > 1 else ""
+
     def pairs(self, dataset: str) -> list[tuple[str, str]]:
         """Methods two by two, as far as a data set has both."""
         names, there = self._trained(), self._there(dataset)
@@ -123,7 +136,7 @@ def _samples(scene: _Scene) -> "tuple[Figure, str]":
         f"Left: of the test images that {first} and {second} both get right, the one whose confidence {second} "
         "raises most; next to it, of those both get wrong, the one whose confidence it lowers most. Right: "
         "reliability of both in 15 bins, hatched the gap to the confidence claimed."
-    )
+    ) + scene.shown_seed
 
 
 def _certainty(scene: _Scene) -> "tuple[Figure, str]":
@@ -138,8 +151,8 @@ def _certainty(scene: _Scene) -> "tuple[Figure, str]":
         _fill(row[1:], scene, dataset)
     return figure, (
         "Left: test samples ordered by their mean certainty over classes (10 dropout masks, everything else in "
-        "evaluation mode) and cut into at most 15 groups of equal size, 500 or more where there are enough. "
-        "Right: SCE of the test split after every epoch; nothing is selected by it."
+        "evaluation mode) and cut into at most 15 groups of equal size, 500 or more where there are enough."
+        f"{scene.shown_seed} Right: SCE of the test split after every epoch; nothing is selected by it.{scene.averaged}"
     )
 
 
@@ -173,7 +186,7 @@ def _gap(scene: _Scene) -> "tuple[Figure, str]":
     return figure, (
         "Over all samples and classes, with dropout on at test (10 masks); under shift all kinds and severities "
         "together. ECE and SCE are of the mean logits. Dotted: the mean."
-    )
+    ) + scene.shown_seed
 
 
 def _confidence(scene: _Scene) -> "tuple[Figure, str]":
@@ -202,7 +215,7 @@ def _confidence(scene: _Scene) -> "tuple[Figure, str]":
     return figure, (
         f"The data sets on which {first} is least and most confident against its accuracy{alone}: mean confidence "
         f"minus accuracy, in points: {shown}. Solid: accuracy; dotted: mean confidence."
-    )
+    ) + scene.shown_seed
 
 
 def _mistakes(scene: _Scene) -> "tuple[Figure, str]":
@@ -218,7 +231,7 @@ def _mistakes(scene: _Scene) -> "tuple[Figure, str]":
             ax.set_title(f"{plain(dataset)}: {' and '.join(map(plain, pair))}")
     return figure, (
         "Wrong predictions of the test split alone, in 15 bins; heights are shares of each model's own mistakes."
-    )
+    ) + scene.shown_seed
 
 
 def _convergence(scene: _Scene) -> "tuple[Figure, str]":
@@ -231,7 +244,7 @@ def _convergence(scene: _Scene) -> "tuple[Figure, str]":
     return figure, (
         "The test split after every epoch; nothing is selected by it. Where the learning rate falls in steps, the last "
         "is to 0.1 of it, with MACC to 0.02."
-    )
+    ) + scene.averaged
 
 
 FIGURES: "dict[str, Callable[[_Scene], tuple[Figure, str]]]" = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from macc.metrics._binning import top_labels
 from macc.metrics._inputs import Array, predictions
 from macc.metrics._scores import risk_coverage as _risk_coverage
-from macc.report.figures._style import MARKERS, figure_of, look, panel, plain
+from macc.report.figures._style import figure_of, legend, line_look, panel, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,7 @@ def severity_curve(
         for index, (name, levels) in enumerate(named.items()):
             shared = sorted(levels)
             values = [levels[level] for level in shared]
-            _line(ax, index, name, shared, values, metric, marker=True, shade=len(named) <= SHADED)
+            _line(ax, index, name, shared, values, metric, shade=len(named) <= SHADED)
         _finish(ax, metric, "severity (0: no shift)")
     return figure_of(ax)
 
@@ -108,8 +108,9 @@ def risk_coverage(
             points = min(size - first + 1, MOST_POINTS)
             at = sorted({first + round(i * (size - first) / max(1, points - 1)) for i in range(points)})
             x, y = [100 * k / size for k in at], [100 * float(risk[k - 1]) for k in at]
-            ax.plot(x, y, label=f"{plain(name)}, AURC {float(risk.mean()):.4f}", linewidth=1.6, **look(index))
-        ax.legend(loc="upper left")
+            label = f"{plain(name)}, AURC {float(risk.mean()):.4f}"
+            ax.plot(x, y, label=label, **line_look(index, len(x)))
+        legend(ax, "upper left")
         ax.set(xlim=(0, 100), xlabel="coverage: % of cases answered", ylabel="error rate among them (%)")
         ax.set_ylim(bottom=0)
         ax.grid(axis="y")
@@ -141,9 +142,7 @@ def training_curve(
             if there:
                 unit = UNITS.get(name, (name, 1.0))[1] if split == "val" else 1.0
                 x, y = [epoch for epoch, _ in there], [unit * value for _, value in there]
-                ax.plot(
-                    x, y, label=plain(run), linewidth=1.6, marker="" if len(x) > 1 else "o", **look(index)
-                )
+                ax.plot(x, y, label=plain(run), **line_look(index, len(x)))
         ax.set_title({"val": "validation", "train": "training"}.get(split, split))
         _whole_ticks(ax)
         label = UNITS.get(name, (name, 1.0))[0] if split == "val" else name
@@ -160,20 +159,17 @@ def _line(
     values: Sequence[Sequence[float]],
     metric: str,
     *,
-    marker: bool = False,
     shade: bool,
 ) -> None:
     if metric not in UNITS:
         raise ValueError(f"no curve is drawn of {metric!r}; there are {', '.join(UNITS)}")
     unit = UNITS[metric][1]
     means = [unit * sum(each) / len(each) for each in values]
-    shown = MARKERS[index % len(MARKERS)] if marker or len(x) == 1 else ""
-    ax.plot(
-        list(x), means, label=plain(name), linewidth=1.7, marker=shown, markersize=4, zorder=3, **look(index)
-    )
+    shown = line_look(index, len(x))
+    ax.plot(list(x), means, label=plain(name), zorder=3, **shown)
     if shade and any(len(each) > 1 for each in values):
         low, high = ([unit * end(each) for each in values] for end in (min, max))
-        ax.fill_between(list(x), low, high, color=look(index)["color"], alpha=0.12, linewidth=0, zorder=2)
+        ax.fill_between(list(x), low, high, color=shown["color"], alpha=0.12, linewidth=0, zorder=2)
 
 
 def _finish(ax: "Axes", metric: str, below: str) -> None:
@@ -182,7 +178,7 @@ def _finish(ax: "Axes", metric: str, below: str) -> None:
         ax.set_ylim(0, 1.05 * max(ax.dataLim.ymax, 1e-9))
     _whole_ticks(ax)
     ax.grid(axis="y")
-    ax.legend(loc="best")
+    legend(ax)
 
 
 def _whole_ticks(ax: "Axes") -> None:

@@ -12,19 +12,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by every kind of colour vision.
-BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (
+# Okabe and Ito's colours, told apart by every kind of colour vision, and a dark red of Tol's.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, WINE = (
     "#0072b2",
     "#d55e00",
     "#009e73",
     "#cc79a7",
     "#e69f00",
     "#56b4e9",
+    "#882255",
 )
 INK, FAINT, RULE = "#24292f", "#6b727a", "#c9ced4"
-SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK, WINE)
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1.2, 2)))
-MARKERS = "osD^vP"
+MARKERS = "osD^vPX*"
+MARKED = 8
+"""Markers on a line, at most about; more would hide it."""
+MOST_INSIDE = 4
+"""More names than this in a legend would cover what is drawn; they stand beside it."""
 FORMATS = ("svg", "png", "pdf")
 LONGEST_NAME = 48
 WIDE = 4
@@ -115,11 +120,45 @@ def plain(name: str) -> str:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour and dashes of a series: told apart without colour too, and never alike among the first 24."""
+    """Colour and dashes of a series; the first eight have colours of their own.
+
+    Two of them that share their dashes differ in how light they are, so that they are told apart in grey too.
+    """
     return {
         "color": SERIES[index % len(SERIES)],
         "linestyle": DASHES[(index + index // len(SERIES)) % len(DASHES)],
     }
+
+
+def line_look(index: int, points: int) -> dict[str, Any]:
+    """The :func:`look` of a line, with markers of its own: no two of the first 16 lines share them.
+
+    Every point of a short line has a marker. On a long line there are few, at other places than on other lines.
+    """
+    step = -(-points // MARKED) if points > 2 * MARKED else 1
+    turn = index // len(MARKERS)
+    return {
+        **look(index),
+        # Colours return after eight lines: with another marker, and a hollow one.
+        "marker": MARKERS[(index + 3 * turn) % len(MARKERS)],
+        "fillstyle": "none" if turn % 2 else "full",
+        "markersize": 4.5 + turn % 2,
+        "markevery": (index * step // len(MARKERS) % step, step),
+        "linewidth": 1.6,
+    }
+
+
+def width_for(names: int, width: float) -> float:
+    """The width of a figure with one panel, with room for a legend beside it where there are many names."""
+    return width if names <= MOST_INSIDE else 1.4 * width
+
+
+def legend(ax: "Axes", loc: str = "best") -> None:
+    """Name what is drawn: within the axes, or beside them where there are many names."""
+    if len(ax.get_legend_handles_labels()[1]) > MOST_INSIDE:
+        ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+    else:
+        ax.legend(loc=loc)
 
 
 def note(figure: "Figure", text: str) -> None:

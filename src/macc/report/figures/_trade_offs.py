@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from macc.metrics import Estimate
-from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, panel, plain
+from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, legend, panel, plain
 
 MOST_NAMED = 5
 """More names than this beside their points would overlap; they get numbers, and the names stand beside the axes."""
@@ -83,10 +83,7 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
             label="no other is better in both",
             zorder=1,
         )
-        if numbered:
-            ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), handlelength=1)
-        else:
-            ax.legend(loc="best")
+        legend(ax)
         ax.margins(0.12)
         ax.set(xlabel="accuracy (%)", ylabel="SCE (1e-3)")
         ax.set_ylim(bottom=0)
