@@ -56,6 +56,16 @@ def test_a_mistake_is_one_sentence_with_the_key_the_value_and_the_cure(change, m
     assert "digits" in str(caught.value) or "--set" in str(caught.value)
 
 
+def test_class_weights_are_given_once():
+    own = "CrossEntropy(weight=[1, 99])"
+
+    assert load("digits", loss=own).loss == own
+    with pytest.raises(
+        ValueError, match=r"class_weight: .*99.* has class weights of its own, .* leave out one"
+    ):
+        load("digits", loss=own, overrides=["class_weight=balanced"])
+
+
 def test_accumulation_is_allowed_where_it_changes_nothing_or_is_asked_for():
     assert load("digits", overrides=["accumulate=4", "penalty_batch=micro"]).accumulate == 4
     assert load("digits", loss="CrossEntropy + 0.1*MbLS", overrides=["accumulate=4"]).accumulate == 4

@@ -170,7 +170,8 @@ class Recipe(_Values):
     ] = None
     loss: Annotated[str, Field(description="For example Focal(gamma=3) + 10*MACC(warmup=500).")]
     class_weight: Annotated[
-        Literal["none", "balanced"], Field(description="balanced: weigh classes by 1/frequency.")
+        Literal["none", "balanced"],
+        Field(description="balanced: weigh classes by 1/frequency; the loss then names no weights."),
     ] = "none"
     head: Annotated[HeadSetting, Field(description="auto: an MC-dropout head if a term needs variance.")] = (
         "auto"
@@ -235,6 +236,11 @@ class Recipe(_Values):
             criterion = losses.parse(self.loss)
         except ValueError as error:
             raise ValueError(f"loss: {error}") from None
+        if self.class_weight == "balanced" and criterion.task.weight is not None:
+            raise ValueError(
+                f"class_weight: {self.loss!r} has class weights of its own, which 'balanced' would replace; "
+                "leave out one of the two"
+            )
         if criterion.needs_moments and self.head == "none":
             raise ValueError(
                 f"head: {self.loss!r} needs the variance of an MC-dropout head, got 'none'; write head: auto"
