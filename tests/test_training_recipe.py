@@ -1,6 +1,7 @@
 """Recipes: what they refuse and with which sentence, what `auto` stands for, where each value comes from."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ PLAIN = "dataset: digits\nmodel: small_cnn\nloss: CrossEntropy\nepochs: 4\nbatch
 
 def written(tmp_path, text):
     path = tmp_path / "mine.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", newline="")
     return path
 
 
@@ -45,6 +46,15 @@ def written(tmp_path, text):
         ("scale=huge", "scale must be 'smoke', 'cpu' or 'full', got 'huge'"),
         ("epochs", "`--set` takes key=value"),
         ("epochs=[1", "cannot be read"),
+        ("self=1", "unknown key 'self'"),
+        ("sgd=1", "unknown key 'sgd'"),
+        ("optimiser.sgd=1", "unknown key 'optimiser.sgd'; there are name, lr"),
+        ("head={null: 1}", "a key must be text, got None in head"),
+        ("epochs=!!int", "uses the tag"),
+        ("head=|\n  x", "head must be 'auto' or 'none', got 'x'"),
+        ("schedule={name: multistep, milestones: [1], last_factor: x}", "schedule.last_factor must be"),
+        (f"loss={'x' * 5000}", "1000 characters"),
+        (f"head={'x' * 5000}", "must be 'auto' or 'none', got 'xxx"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_key_the_value_and_the_cure(change, message):
@@ -54,6 +64,58 @@ def test_a_mistake_is_one_sentence_with_the_key_the_value_and_the_cure(change, m
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "digits" in str(caught.value) or "--set" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ("seed: |\n  1\n", r"seed must be a valid integer, got '1\n'"),
+        ("sgd: 1\n", "unknown key 'sgd'"),
+        ("self: 1\n", "unknown key 'self'"),
+        ("null: 1\n", "a key must be text, got None"),
+        ("seed: !!timestamp x\n", "line 7 uses the tag 'tag:yaml.org,2002:timestamp'; tags are not read"),
+    ],
+)
+def test_odd_yaml_is_one_sentence(tmp_path, added, message):
+    with pytest.raises(ValueError) as caught:
+        load(written(tmp_path, PLAIN + added))
+
+    assert message in str(caught.value)
+
+
+def test_a_recipe_may_end_in_a_block_of_text(tmp_path):
+    text = PLAIN.replace("loss: CrossEntropy\n", "") + "loss: |  # as I like it\n  CrossEntropy\n"
+    found = load(written(tmp_path, text))
+
+    assert found.loss == "CrossEntropy\n"
+    assert found.sources["loss"] == "as I like it"
+
+
+def test_any_text_is_a_recipe_or_one_sentence(tmp_path):
+    pieces = [
+        "a", "1", "self", "null", "~", "sgd", "optimiser", "head", "name", "loss", "scales", "smoke", "CrossEntropy",
+        ": ", ":", "\n", "\n  ", "\n    ", "- ", ", ", "[", "]", "{", "}", "? ", "|", ">", "#", " # why", "'", '"', "&a ",
+        "*a", "!!int ", "!x ", "<<", "---", "...", "%", "@", "`", "\t", "\u2028", "\x85", "\r", "é", "1e5", "0x", "2020-13-45",
+    ]  # fmt: skip
+    draw = random.Random(0)
+    refused = 0
+    for _ in range(60):
+        text = PLAIN
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(text) + 1)
+            end = place + draw.choice([0, 0, 1, 8])
+            text = text[:place] + "".join(draw.choices(pieces, k=draw.randint(1, 5))) + text[end:]
+        try:
+            load(written(tmp_path, text), scale=draw.choice(["full", "smoke"]))
+        except ValueError as error:
+            refused += 1
+            assert "\n" not in str(error), text
+        try:
+            load("digits", overrides=[text[draw.randrange(len(text)) :]])
+        except ValueError as error:
+            assert "\n" not in str(error), text
+
+    assert refused > 40
 
 
 def test_class_weights_are_given_once():
@@ -214,7 +276,7 @@ def test_another_schedule_keeps_nothing_of_the_old_one(tmp_path):
         ("epochs: 1\nepochs: 2\n", "line 2 has the key 'epochs' twice"),
         ("[1, 2]", "must be a mapping"),
         ("a: [", "cannot be read at line"),
-        ("!!python/object/apply:os.system ['true']", "cannot be read"),
+        ("!!python/object/apply:os.system ['true']", "tags are not read"),
         ("[" * 5000, "cannot be read"),
         (PLAIN.replace("loss: CrossEntropy\n", ""), "the key 'loss' is missing"),
         ("#" * 1_000_001, "may have 1000000"),

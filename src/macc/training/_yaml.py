@@ -14,7 +14,7 @@ _COMMENT = re.compile(r"(?:^|\s)#\s*(.*)$")
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, without aliases (a few lines of them grow to gigabytes) and without repeated keys."""
+    """The safe loader, without aliases (a few lines of them grow to gigabytes), tags and repeated keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -22,6 +22,13 @@ class _Loader(yaml.SafeLoader):
             raise ValueError(
                 f"line {event.start_mark.line + 1} uses the alias *{shown(event.anchor)}; "
                 "aliases are not read, write the value out"
+            )
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if event.tag is not None:
+            # PyYAML takes a tag at its word and fails in many ways where the value does not fit it.
+            raise ValueError(
+                f"line {event.start_mark.line + 1} uses the tag {quoted(event.tag)}; "
+                "tags are not read, write the value alone"
             )
         return super().compose_node(parent, index)
 
@@ -88,10 +95,9 @@ def comments(text: str) -> dict[str, str]:
             return
         for key, value in node.value:
             name = f"{prefix}{key.value}"
-            line = lines[value.end_mark.line if isinstance(value, yaml.ScalarNode) else key.start_mark.line]
-            comment = _COMMENT.search(
-                line[value.end_mark.column if _one_line(value) else key.end_mark.column :]
-            )
+            # A comment on a value of several lines stands beside its key.
+            after = value.end_mark if _one_line(value) else key.end_mark
+            comment = _COMMENT.search(lines[after.line][after.column :])
             if comment:
                 found[name] = comment[1].strip()
             walk(value, f"{name}.")

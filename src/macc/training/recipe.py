@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from macc.training._yaml import comments, ends_in_comment, parse, read_text
-from macc.words import did_you_mean
+from macc.words import did_you_mean, quoted, shown
 
 Scale = Literal["smoke", "cpu", "full"]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -144,7 +144,8 @@ HeadSetting = Annotated[
     BeforeValidator(lambda value: "none" if value is None else value),
 ]
 Selection = Literal["val_accuracy", "val_nll", "val_sce", "last"]
-_TAGS = {"sgd", "adam", "adamw", "constant", "multistep", "cosine", "onecycle", "<word>", "<settings>"}
+_UNIONS = ("optimiser", "schedule", "head")
+"""Keys after which pydantic puts the name of a variant into the place of an error."""
 
 
 class Recipe(_Values):
@@ -208,7 +209,7 @@ class Recipe(_Values):
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _origin: str = PrivateAttr(default="recipe")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -369,9 +370,11 @@ def load(
                 del known[name]
         sources[key] = option
         spelled[key] = option
-    odd = next((key for key in values if not isinstance(key, str)), None)
-    if odd is not None:
-        raise ValueError(f"{path}: a key must be text, got {odd!r}; `macc recipe show digits` has them all")
+    odd = [key for key in values if not isinstance(key, str)]
+    if odd:
+        raise ValueError(
+            f"{path}: a key must be text, got {shown(repr(odd[0]))}; `macc recipe show digits` has them all"
+        )
     try:
         result = Recipe(**values)
     except ValueError as error:
@@ -439,16 +442,17 @@ def _typed(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any,
     """Key and value of each override, and how errors call it."""
     if isinstance(overrides, Mapping):
         return [
-            (key, value, f"set {key}={json.dumps(value, default=str)}") for key, value in overrides.items()
+            (key, value, shown(f"set {key}={json.dumps(value, default=str)}"))
+            for key, value in overrides.items()
         ]
-    return [(*_override(text), f"--set {text}") for text in overrides]
+    return [(*_override(text), f"--set {shown(text)}") for text in overrides]
 
 
 def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ValueError(f"`--set` takes key=value, as in --set optimiser.lr=0.01, got {text!r}")
-    found = parse(value, f"--set {text}")
+        raise ValueError(f"`--set` takes key=value, as in --set optimiser.lr=0.01, got {quoted(text)}")
+    found = parse(value, f"--set {shown(text)}")
     # Nobody comments on a command line: a # belongs to the text, for example to the name of a file.
     return key.strip(), value.strip() if ends_in_comment(value) else found
 
@@ -475,12 +479,16 @@ def _sentence(
 ) -> str:
     """The first complaint of pydantic as one sentence with file, key, value and cure."""
     first = error.errors(include_url=False)[0]
-    keys = [str(part) for part in first["loc"] if part not in _TAGS]
+    keys = _keys(first["loc"], values)
     key = ".".join(keys)
     where = f"{path}, {spelled[key]}" if key in spelled else path
     kind, context = first["type"], first.get("ctx", {})
+    if kind == "invalid_key":
+        return (
+            f"{where}: a key must be text, got {shown(repr(first['input']))} in {shown('.'.join(keys[:-1]))}"
+        )
     if kind == "extra_forbidden":
-        return f"{where}: unknown key {key!r}; {_nearest(keys, values)}"
+        return f"{where}: unknown key {quoted(key)}; {_nearest(keys, values)}"
     if kind == "missing":
         named = spelled.get(".".join([*keys[:-1], "name"]))
         if named is not None:
@@ -494,13 +502,27 @@ def _sentence(
     if kind == "union_tag_invalid":
         return (
             f"{where}: {key}.name must be one of {context['expected_tags'].replace(chr(39), '')}, "
-            f"got {context['tag']!r}"
+            f"got {quoted(context['tag'])}"
         )
     if kind == "value_error":
         reason = str(context["error"])
         return f"{where}: {key}: {reason}" if key else f"{where}: {reason}"
     reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{where}: {key} must be {reason}, got {first['input']!r}"
+    return f"{where}: {key} must be {reason}, got {shown(repr(first['input']))}"
+
+
+def _keys(place: tuple[int | str, ...], values: Any) -> list[str]:
+    """The keys that lead to an error, without the names pydantic gives to the variants of a value."""
+    parts = [*place]
+    if parts and parts[0] in _UNIONS:
+        del parts[1:2]
+    keys: list[str] = []
+    for part in parts:
+        if not isinstance(values, dict | list | tuple):
+            break
+        keys.append(str(part))
+        values = values.get(part) if isinstance(values, dict) else values[int(part)]
+    return keys
 
 
 def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
