@@ -1,7 +1,10 @@
 """Hand-computed values, slow references, composition, warm-up and diagnostics of the losses."""
 
+import copy
 import math
+import pickle
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -357,6 +360,50 @@ class TestMACCNeedsVariance:
             losses.MACC().diagnostics(output)
 
 
+class TestEvaluation:
+    """Frameworks call the criterion in evaluation too, where a model gives plain logits."""
+
+    @staticmethod
+    def pair():
+        output, labels = random_batch()
+        return losses.CrossEntropy() + 10 * losses.MACC() + 0.5 * losses.MDCA(), output, labels
+
+    @pytest.mark.parametrize("how", ["eval", "no_grad", "inference_mode"])
+    def test_a_term_that_needs_a_variance_is_left_out_and_that_is_said_once(self, how):
+        criterion, output, labels = self.pair()
+        mode = {"eval": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}[how]
+        criterion.train(how != "eval")
+        expected = losses.CrossEntropy()(output, labels) + 0.5 * losses.MDCA()(output, labels)
+        with mode():
+            with pytest.warns(UserWarning, match="MACC is left out .* `criterion.task`"):
+                found = criterion(output.mean, labels)
+            again, parts = criterion.measured(output.mean, labels)  # warnings are errors
+
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(again, expected)
+            assert list(parts) == list(criterion.parts(output.mean, labels)) == ["CrossEntropy", "MDCA"]
+            assert list(criterion.parts(output, labels)) == ["CrossEntropy", "MACC", "MDCA"]
+
+    def test_in_training_it_is_an_error(self):
+        criterion, output, labels = self.pair()
+        for call in (criterion, criterion.parts, criterion.measured):
+            with pytest.raises(ValueError, match="MACC needs the variance of the logits"):
+                call(output.mean, labels)
+
+    def test_moments_are_measured_in_evaluation_too(self):
+        criterion, output, labels = self.pair()
+        torch.testing.assert_close(criterion.eval()(output, labels), criterion.train()(output, labels))
+
+    def test_it_compiles(self):
+        criterion, output, labels = self.pair()
+        compiled = torch.compile(criterion.eval(), fullgraph=True, backend="eager")
+
+        torch.testing.assert_close(
+            compiled(output.mean, labels),
+            losses.CrossEntropy()(output, labels) + 0.5 * losses.MDCA()(output, labels),
+        )
+
+
 class TestWarmup:
     def test_rises_linearly_and_stays(self):
         output, labels = random_batch()
@@ -375,6 +422,61 @@ class TestWarmup:
         penalty.train().measure(output, labels)
 
         assert penalty.step.item() == 0
+
+    def test_counts_the_steps_of_an_optimiser_if_asked_to(self):
+        model, (output, labels) = nn.Linear(2, 6), random_batch()
+        x = torch.randn(len(labels), 2)
+        criterion = losses.CrossEntropy() + losses.MDCA(warmup=4) + losses.DCA(warmup=8) + losses.MbLS()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses.count_steps(criterion, optimizer)
+        shares = []
+        for _ in range(3):
+            for _ in range(4):
+                criterion(model(x), labels).backward()
+                shares.append(
+                    (criterion.penalties[0].penalty(output, labels) / losses.MDCA()(output, labels)).item()
+                )
+            optimizer.step()
+
+        assert [int(w.penalty.step) for w in criterion.penalties if w.penalty.warmup] == [3, 3]
+        assert shares == pytest.approx([0, 0, 0, 0, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.5])
+
+    def test_counts_the_steps_of_the_last_optimiser_and_a_copy_counts_calls(self):
+        output, labels = random_batch()
+        criterion = losses.CrossEntropy() + losses.MDCA(warmup=4)
+        optimizers = [torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1) for _ in range(2)]
+        for optimizer in optimizers:
+            losses.count_steps(criterion, optimizer)
+        optimizers[0].step()
+        assert int(criterion.penalties[0].penalty.step) == 0
+        optimizers[1].step()
+        assert int(criterion.penalties[0].penalty.step) == 1
+
+        other = pickle.loads(pickle.dumps(copy.deepcopy(criterion)))
+        other(output, labels)
+        optimizers[1].step()
+        assert int(other.penalties[0].penalty.step) == 2
+        assert int(criterion.penalties[0].penalty.step) == 2
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    def test_a_resumed_optimiser_with_a_warm_up_at_0_is_said(self, resumed):
+        weight = torch.zeros(1, requires_grad=True)
+        weight.grad = torch.ones(1)
+        criterion = losses.CrossEntropy() + losses.MDCA(warmup=4)
+        before, after = (torch.optim.Adam([weight]) for _ in range(2))
+        before.step()
+        losses.count_steps(criterion, after)
+        if resumed:
+            after.load_state_dict(before.state_dict())
+            with pytest.warns(
+                UserWarning, match=r"warm-up of MDCA\(warmup=4\) starts at 0; .*criterion.state_dict"
+            ):
+                after.step()
+        after.step()
+
+    def test_what_is_no_optimiser_of_torch_is_refused(self):
+        with pytest.raises(ValueError, match="must be an optimiser of torch, got Linear; with accelerate"):
+            losses.count_steps(losses.CrossEntropy() + losses.MACC(warmup=3), nn.Linear(2, 2))
 
     def test_goes_on_from_a_state_dict(self):
         output, labels = random_batch()

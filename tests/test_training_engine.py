@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -154,6 +154,14 @@ def test_history_has_the_mean_variance_of_the_logits_where_a_head_gives_it(tmp_p
 
     assert run.history[0]["train/u"] == pytest.approx(expected, rel=1e-5)
     assert "train/u" not in plain.history[0]
+
+
+def test_a_warm_up_counts_steps_and_not_parts_of_a_batch(tmp_path):
+    recipe = own_recipe(loss="CrossEntropy + MACC(warmup=50)", accumulate=4, penalty_batch="micro")
+    run, _ = trained(recipe, out=tmp_path)
+    found = load_file(run.path / "checkpoint" / "2" / "criterion.safetensors")
+
+    assert found == {"penalties.0.penalty.step": torch.tensor(20)}  # 2 epochs of 10 steps
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):

@@ -567,7 +567,7 @@ def _own_tests(splits: Splits) -> dict[str, list[str]]:
 def _steps(recipe: Recipe, samples: int) -> int:
     batches = samples / recipe.batch_size
     each = math.floor(batches) if recipe.drop_last else math.ceil(batches)
-    return each * recipe.accumulate * recipe.epochs
+    return each * recipe.epochs
 
 
 def _weight(loss: str) -> float:

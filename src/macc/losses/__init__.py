@@ -18,4 +18,5 @@ from macc.losses._terms import BatchPenalty as BatchPenalty
 from macc.losses._terms import Criterion as Criterion
 from macc.losses._terms import Penalty as Penalty
 from macc.losses._terms import Task as Task
+from macc.losses._terms import count_steps as count_steps
 from macc.losses._text import parse as parse

@@ -8,6 +8,7 @@ A criterion is one task term of weight 1 plus weighted penalties::
 """
 
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn, cast
@@ -166,11 +167,14 @@ class Penalty(Term):
 
     Args:
         warmup: Number of training steps over which the term's share rises linearly from 0 to 1. A step is a
-            call in train mode with gradients on, so accumulating gradients over ``n`` batches takes ``n``
-            steps; the counter is in the state dict.
+            call in train mode with gradients on, so that accumulating gradients over ``n`` batches takes ``n``
+            steps; :func:`count_steps` counts the steps of the optimiser instead. The counter is in the state
+            dict of the criterion.
     """
 
     step: Tensor
+    counter: object | None = None
+    """What counts the steps of an optimiser, see :func:`count_steps`; ``None`` where calls are counted."""
 
     def __init__(self, *, warmup: int = 0) -> None:
         super().__init__()
@@ -179,6 +183,10 @@ class Penalty(Term):
         self.warmup = warmup
         if warmup:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.counter = None  # a copy is not the one that is counted
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
         """The penalty of a batch, times its share of the warm-up.
@@ -190,11 +198,11 @@ class Penalty(Term):
         return self.faded(self.measure(output, labels))
 
     def faded(self, value: Tensor) -> Tensor:
-        """A measured value times its share of the warm-up; counts the step when training."""
+        """A measured value times its share of the warm-up; counts the call in training if calls are counted."""
         if not self.warmup:
             return value
         share = (self.step / self.warmup).clamp(max=1)
-        if self.training and torch.is_grad_enabled():
+        if self.counter is None and self.training and torch.is_grad_enabled():
             self.step.add_(1)
         return value * share.to(value.device)
 
@@ -216,6 +224,62 @@ class BatchPenalty(Penalty):
     def __init__(self, *, warmup: int = 0, sync: bool = True) -> None:
         super().__init__(warmup=warmup)
         self.sync = check_flag("sync", sync)
+
+
+def count_steps(criterion: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Let the warm-up of penalties count the steps of an optimiser in place of calls in training.
+
+    Use it where gradients are accumulated over several batches, or where the loss is computed more than once a
+    step. Called again, the steps of the new optimiser are counted. A run that resumes must load the state of the
+    criterion too: where the optimiser has state from earlier steps at its first step here and a warm-up stands at
+    0, a warning says so.
+
+    Args:
+        criterion: A criterion, or any module that holds one.
+        optimizer: An optimiser of torch, as it was before accelerate wrapped it.
+
+    Example:
+        >>> import torch
+        >>> from macc import losses
+        >>> criterion = losses.CrossEntropy() + losses.MDCA(warmup=500)
+        >>> weights = torch.zeros(4, 2, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weights], lr=0.1)
+        >>> losses.count_steps(criterion, optimizer)
+        >>> for _ in range(3):  # three batches make one step
+        ...     criterion(torch.ones(8, 4) @ weights, torch.arange(8) % 2).backward()
+        >>> optimizer.step()
+        >>> int(criterion.penalties[0].penalty.step)
+        1
+    """
+    fading = [module for module in criterion.modules() if isinstance(module, Penalty) and module.warmup]
+    counter = object()
+
+    def warn_if_behind(*_: object) -> None:
+        first.remove()
+        behind = [penalty for penalty in fading if optimizer.state and int(penalty.step) == 0]
+        if behind:
+            warnings.warn(
+                f"the optimiser has taken steps before and the warm-up of {behind[0]} starts at 0; to resume it, "
+                "save and load `criterion.state_dict()` beside those of the model and the optimiser",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def count(*_: object) -> None:
+        for penalty in fading:
+            if penalty.counter is counter:
+                penalty.step.add_(1)
+
+    try:
+        optimizer.register_step_post_hook(count)
+        first = optimizer.register_step_pre_hook(warn_if_behind)
+    except AttributeError:
+        raise ValueError(
+            f"`optimizer` must be an optimiser of torch, got {type(optimizer).__name__}; "
+            "with accelerate, call `count_steps` before `prepare`"
+        ) from None
+    for penalty in fading:
+        penalty.counter = counter
 
 
 class Weighted(_Summand, nn.Module):
@@ -254,42 +318,65 @@ class Criterion(_Summand, nn.Module):
         super().__init__()
         self.task = task
         self.penalties = nn.ModuleList(penalties)
+        self._left_out_said = False
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
         """The total loss of a batch.
+
+        In evaluation (``criterion.eval()``, or gradients disabled) a penalty that needs a variance is left out
+        where ``output`` is plain logits, with a warning the first time. In training that is an error.
 
         Args:
             output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
             labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows them.
         """
         total = cast("Tensor", self.task(output, labels))
-        for penalty in self.penalties:
-            total = total + penalty(output, labels)
+        for weighted in self._measurable(output):
+            total = total + weighted(output, labels)
         return total
 
     def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
         """Each term's bare value by name, before weights and warm-up; for logging.
 
-        It computes every term again. Under ``torch.distributed`` all processes must call it, because
+        Of plain logits in evaluation, a term that needs a variance is left out as in :meth:`forward`. It computes every term again. Under ``torch.distributed`` all processes must call it, because
         penalties made of batch statistics share them.
         """
         values = self.task.parts(output, labels)
-        for name, weighted in self._named_penalties(values):
+        for name, weighted in self._named_penalties(output, values):
             values[name] = weighted.penalty.measure(output, labels)
         return values
 
     def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
         total, values = self.task.measured(output, labels)
-        for name, weighted in self._named_penalties(values):
+        for name, weighted in self._named_penalties(output, values):
             values[name] = weighted.penalty.measure(output, labels)
             total = total + weighted.weight * weighted.penalty.faded(values[name])
         return total, values
 
-    def _named_penalties(self, taken: Container[str]) -> Iterator[tuple[str, "Weighted"]]:
-        """Each penalty by a name that is not among those ``taken``, which may grow from one to the next."""
-        for weighted in self.penalties:
-            assert isinstance(weighted, Weighted)  # noqa: S101 - the constructor's own contract
+    def _weighted(self) -> list["Weighted"]:
+        return cast("list[Weighted]", list(self.penalties))
+
+    def _measurable(self, output: Output) -> list["Weighted"]:
+        """The penalties that count: in evaluation, those that need a variance do not where there is none."""
+        evaluating = not (self.training and torch.is_grad_enabled())
+        if not evaluating or not isinstance(output, Tensor):
+            return self._weighted()
+        left_out = [w.penalty.label for w in self._weighted() if w.penalty.needs_variance]
+        if left_out and not self._left_out_said and not torch.compiler.is_compiling():
+            self._left_out_said = True
+            warnings.warn(
+                f"{' and '.join(left_out)} is left out of the loss of plain logits, which a model gives in "
+                "evaluation: they have no variance. Do not compare this value with the training loss; "
+                "`criterion.task` is the task term alone",
+                UserWarning,
+                stacklevel=3,
+            )
+        return [w for w in self._weighted() if not w.penalty.needs_variance]
+
+    def _named_penalties(self, output: Output, taken: Container[str]) -> Iterator[tuple[str, "Weighted"]]:
+        """Each penalty that counts by a name not among those ``taken``, which may grow from one to the next."""
+        for weighted in self._measurable(output):
             name = type(weighted.penalty).__name__
             if name in taken:
                 name = repr(weighted.penalty)
@@ -300,12 +387,12 @@ class Criterion(_Summand, nn.Module):
     @property
     def needs_moments(self) -> bool:
         """Whether a term reads the variance of the logits, so that the model needs an MC-dropout head."""
-        return any(weighted.penalty.needs_variance for _, weighted in self._named_penalties(()))
+        return any(weighted.penalty.needs_variance for weighted in self._weighted())
 
     @property
     def label(self) -> str:
         """The paper's name for tables, for example ``FL+MACC``."""
-        return "+".join([self.task.label, *(cast("Weighted", w).penalty.label for w in self.penalties)])
+        return "+".join([self.task.label, *(weighted.penalty.label for weighted in self._weighted())])
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, [self.task, *self.penalties]))

@@ -168,6 +168,7 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
     if not trained:
         raise recipe.complaint("model", "it has no parameter to train: all are frozen")
     optimiser = build_optimiser(recipe, trained)
+    losses.count_steps(criterion, optimiser)
     prepared, wrapped = accelerator.prepare(Classifier(model), optimiser)
     _check_output(recipe, model, data, accelerator.device)
     return Learner(

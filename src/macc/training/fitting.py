@@ -520,7 +520,7 @@ class Recorder:
     def _say_if_at_chance(self, learner: Learner) -> None:
         if self.warned:
             return
-        steps = len(learner.batches_of_epoch) * learner.recipe.accumulate
+        steps = len(learner.batches_of_epoch)
         warmups = [m.warmup for m in learner.criterion.modules() if isinstance(m, losses.Penalty)]
         after = math.ceil(max(warmups, default=0) / steps)
         if at_chance(learner.history, self.chance, len(learner.data.val), after=after):
