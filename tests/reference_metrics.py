@@ -57,6 +57,20 @@ def sce(probs, labels, bins=15):
     return sum(values) / len(values)
 
 
+def _of_class(probs, labels, positive):
+    return [float(row[positive]) for row in probs], [float(y == positive) for y in labels]
+
+
+def positive_ece(probs, labels, bins=15, positive=1):
+    scores, hits = _of_class(probs, labels, positive)
+    return sum(n / len(labels) * abs(gap) for n, gap in _gaps(scores, hits, bins))
+
+
+def positive_mce(probs, labels, bins=15, positive=1):
+    scores, hits = _of_class(probs, labels, positive)
+    return max(abs(gap) for _, gap in _gaps(scores, hits, bins))
+
+
 def accuracy(probs, labels):
     return sum(top(row) == y for row, y in zip(probs, labels, strict=True)) / len(labels)
 

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -31,6 +32,36 @@ def test_a_bar_for_every_filled_bin_and_none_for_empty_ones(report):
     assert [bar.get_height() for bar in accuracy] == pytest.approx([b.accuracy for b in filled])
     assert [bar.get_height() for bar in gaps] == pytest.approx([b.confidence - b.accuracy for b in filled])
     assert len(counts.containers[0]) == len(filled)
+
+
+def test_of_two_classes_the_positive_one_is_drawn():
+    probs, labels = sample(300, 2, 3.0)
+    report = macc.evaluate(probs, labels, metrics=["ece"], classes=["no", "yes_$"], resamples=100)
+    top, counts = reliability_diagram(report).axes
+    filled = [b for b in report.positive.bins if b.samples]
+
+    assert [bar.get_height() for bar in top.containers[0]] == pytest.approx([b.accuracy for b in filled])
+    assert top.get_ylabel() == r"share of class 'yes_\$'"
+    assert counts.get_xlabel() == r"P(class 'yes_\$')"
+    assert top.get_title().startswith(f"ECE of the positive class {100 * report['positive_ece'].value:.1f} %")
+    assert f"top label {100 * report['ece'].value:.1f} %" in top.get_title()
+    happens, mean = (float(line.get_xdata()[0]) for line in counts.lines)
+    assert happens == pytest.approx(labels.mean())
+    assert mean == pytest.approx(probs[:, 1].mean())
+
+
+def test_bars_fade_with_the_samples_they_rest_on():
+    """One sample in the last bin, hundreds in the others."""
+    probs = np.array([[0.9, 0.05, 0.05]] + [[0.4, 0.3, 0.3], [0.5, 0.3, 0.2]] * 300)
+    labels = np.array([0] + [0, 1] * 300)
+    top, _ = reliability_diagram(macc.evaluate(probs, labels, metrics=["ece"], resamples=100)).axes
+    full, full_too, single = (bar.get_facecolor()[3] for bar in top.containers[0])
+    hatched = [bar.get_edgecolor()[3] for bar in top.containers[1]]
+
+    assert single < 0.2 < 0.6 < min(full, full_too)
+    assert hatched[-1] < 0.3 < 0.8 < min(hatched[:-1])
+    legend = dict(zip(*reversed(top.get_legend_handles_labels()), strict=True))
+    assert legend["accuracy"].get_facecolor()[3] == 0.75
 
 
 def test_the_error_is_annotated_with_its_interval(report):

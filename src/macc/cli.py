@@ -380,6 +380,14 @@ _Logits = Annotated[
 ]
 _LabelColumn = Annotated[str, typer.Option(help="The column of labels in a .csv or .parquet.")]
 _Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
+_Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The positive class of two: its name, or 0 or 1; class 1 if not given.",
+        show_default=False,
+    ),
+]
 _Bins = Annotated[int, typer.Option(help="Number of bins.")]
 _Confidence = Annotated[float, typer.Option(help="Level of the intervals.")]
 _MaxRows = Annotated[
@@ -396,6 +404,7 @@ def evaluate(
     logits: _Logits = False,
     label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
+    positive: _Positive = None,
     bins: _Bins = 15,
     confidence: _Confidence = 0.95,
     json: _Json = None,
@@ -424,7 +433,7 @@ def evaluate(
         if state is not None or source.num_rows > max_rows_in_memory:
             from macc.metrics._partial import stream
 
-            sums = stream(source, bins=bins, normalise=normalise, on_progress=on_progress)
+            sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
             report = sums.report(confidence=confidence)
             if state is not None:
                 sums.save(state)
@@ -434,6 +443,7 @@ def evaluate(
                 loaded.scores,
                 loaded.labels,
                 classes=loaded.classes,
+                positive=positive,
                 bins=bins,
                 confidence=confidence,
                 from_logits=loaded.from_logits,
@@ -483,46 +493,65 @@ def merge(
 def check(
     file: _File,
     labels: _Labels = None,
-    max_ece: Annotated[float | None, typer.Option(help="Largest ECE, as a share: 0.02 is 2 %.")] = None,
+    max_ece: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest ECE, as a share: 0.02 is 2 %. Of two classes, that of the positive class."
+        ),
+    ] = None,
+    max_top_label_ece: Annotated[
+        float | None, typer.Option(help="Largest ECE of the predicted class, also of two classes.")
+    ] = None,
     max_sce: Annotated[float | None, typer.Option(help="Largest SCE.")] = None,
-    max_mce: Annotated[float | None, typer.Option(help="Largest MCE.")] = None,
-    max_smooth_ece: Annotated[float | None, typer.Option(help="Largest smooth ECE.")] = None,
+    max_mce: Annotated[
+        float | None, typer.Option(help="Largest MCE. Of two classes, that of the positive class.")
+    ] = None,
+    max_smooth_ece: Annotated[
+        float | None, typer.Option(help="Largest smooth ECE. Of two classes, that of the positive class.")
+    ] = None,
     max_nll: Annotated[float | None, typer.Option(help="Largest NLL.")] = None,
     max_brier: Annotated[float | None, typer.Option(help="Largest Brier score.")] = None,
     confidence: _Confidence = 0.95,
     logits: _Logits = False,
     label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
+    positive: _Positive = None,
     bins: _Bins = 15,
     max_rows_in_memory: _MaxRows = 5_000_000,
 ) -> None:
     """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
 
-    Made for pipelines: the last line says why.
+    Made for pipelines: the last line says why. With two classes the ECE, MCE and smooth ECE of the positive class
+    are checked, because the errors of the two classes can cancel in those of the predicted one.
     """
-    from macc.metrics._limits import broken_limits, kept_limits
+    from macc.metrics._limits import broken_limits, kept_limits, limited
 
     given = {
         "ece": max_ece,
+        "top_label_ece": max_top_label_ece,
         "sce": max_sce,
         "mce": max_mce,
         "smooth_ece": max_smooth_ece,
         "nll": max_nll,
         "brier": max_brier,
     }
-    limits = {name: limit for name, limit in given.items() if limit is not None}
-    if not limits:
+    asked = {name: limit for name, limit in given.items() if limit is not None}
+    if not asked:
         raise ValueError("give at least one limit to check, such as --max-ece 0.02")
-    for name, limit in limits.items():
+    for name, limit in asked.items():
         if not limit > 0:
             raise ValueError(f"--max-{name.replace('_', '-')} must be above 0, got {limit:g}")
     source = _open(file, labels, logits, label_column)
+    limits: dict[str, float] = {}
+    for name, limit in asked.items():
+        metric = limited(name, source.num_classes)
+        limits[metric] = min(limit, limits.get(metric, limit))
     with _progress("measuring") as on_progress:
         if source.num_rows > max_rows_in_memory:
             from macc.metrics._partial import check_streamed, stream
 
             check_streamed(list(limits))
-            sums = stream(source, bins=bins, normalise=normalise, on_progress=on_progress)
+            sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
             report = sums.report(confidence=confidence, metrics=list(limits))
         else:
             loaded = source.load()
@@ -530,6 +559,8 @@ def check(
                 loaded.scores,
                 loaded.labels,
                 metrics=limits,
+                classes=loaded.classes,
+                positive=positive,
                 bins=bins,
                 confidence=confidence,
                 from_logits=loaded.from_logits,
@@ -556,6 +587,7 @@ def compare(
     logits: _Logits = False,
     label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
+    positive: _Positive = None,
     bins: _Bins = 15,
     confidence: _Confidence = 0.95,
     json: _Json = None,
@@ -571,7 +603,12 @@ def compare(
             from macc.metrics._partial import stream_comparison
 
             result = stream_comparison(
-                *sources, bins=bins, confidence=confidence, normalise=normalise, on_progress=on_progress
+                *sources,
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                normalise=normalise,
+                on_progress=on_progress,
             )
         else:
             one, two = (source.load() for source in sources)
@@ -581,6 +618,8 @@ def compare(
             result = metrics.compare(
                 *scores,
                 one.labels,
+                classes=one.classes,
+                positive=positive,
                 bins=bins,
                 confidence=confidence,
                 from_logits=both_logits,
@@ -620,6 +659,7 @@ def calibrate(
     logits: _Logits = False,
     label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
+    positive: _Positive = None,
     bins: _Bins = 15,
     confidence: _Confidence = 0.95,
     json: _Json = None,
@@ -649,6 +689,7 @@ def calibrate(
             method=method,
             grid=grid,
             normalise=normalise,
+            positive=positive,
             bins=bins,
             confidence=confidence,
             on_progress=on_progress,

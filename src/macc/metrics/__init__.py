@@ -16,6 +16,10 @@ from macc.metrics._compare import Difference as Difference
 from macc.metrics._compare import compare as compare
 from macc.metrics._compare import holm as holm
 from macc.metrics._intervals import Estimate as Estimate
+from macc.metrics._positive import positive_brier as positive_brier
+from macc.metrics._positive import positive_ece as positive_ece
+from macc.metrics._positive import positive_mce as positive_mce
+from macc.metrics._positive import positive_smooth_ece as positive_smooth_ece
 from macc.metrics._report import Report as Report
 from macc.metrics._report import evaluate as evaluate
 from macc.metrics._scores import BrierDecomposition as BrierDecomposition

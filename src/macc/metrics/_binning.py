@@ -20,7 +20,10 @@ _COLUMN_ELEMENTS = 2**22
 
 
 class TopLabels(NamedTuple):
-    """Confidence and correctness of the predicted class of each sample, float64 ``(N,)``."""
+    """Confidence and correctness of the predicted class of each sample, float64 ``(N,)``.
+
+    Or, from :func:`class_labels`, the probability of one given class and whether the sample is of it.
+    """
 
     confidence: Tensor
     correct: Tensor
@@ -72,6 +75,12 @@ def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
 def top_labels(blocks: Iterable[Block]) -> TopLabels:
     """Confidence and correctness of each sample; of equal probabilities the first class is predicted."""
     return TopLabels(*(torch.cat(part) for part in zip(*map(top_of_block, blocks), strict=True)))
+
+
+def class_labels(blocks: Iterable[Block], index: int) -> TopLabels:
+    """Probability of one class, and whether it is the label, of each sample."""
+    rows = [(block.probs[:, index].clone(), (block.labels == index).double()) for block in blocks]
+    return TopLabels(*(torch.cat(part) for part in zip(*rows, strict=True)))
 
 
 def top_bins(top: TopLabels, index: Tensor, bins: int) -> TopBins:

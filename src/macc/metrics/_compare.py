@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from macc.metrics import _calibration_errors as _errors
-from macc.metrics import _scores
-from macc.metrics._inputs import Array, check_bins, predictions
+from macc.metrics import _positive, _scores
+from macc.metrics._inputs import Array, check_bins, predictions, score_rows
 from macc.metrics._intervals import Deviating, MeanOfSets, Sampled, quantile
-from macc.metrics._report import check_confidence, check_names, check_resamples, on_cpu
-from macc.metrics._resampling import Resampling, sample_metrics
-from macc.metrics._tables import html_table, json_number, named, number, text_table, thousands
+from macc.metrics._positive import positive_index
+from macc.metrics._report import check_confidence, check_names, check_resamples, class_names, on_cpu
+from macc.metrics._resampling import POSITIVE, Resampling, sample_metrics
+from macc.metrics._tables import class_called, html_table, json_number, named, number, text_table, thousands
 
 _PLAIN: dict[str, Callable[..., float]] = {
     "accuracy": _scores.accuracy,
@@ -32,6 +34,8 @@ _PLAIN: dict[str, Callable[..., float]] = {
     "coverage_at_risk": _scores.coverage_at_risk,
     "smooth_ece": _errors.smooth_ece,
     "ks_error": _errors.ks_error,
+    "positive_brier": _positive.positive_brier,
+    "positive_smooth_ece": _positive.positive_smooth_ece,
 }
 _BINNED: dict[str, Callable[..., float]] = {
     "brier_calibration": lambda *data, **options: _scores.brier_decomposition(*data, **options).calibration,
@@ -45,6 +49,8 @@ _BINNED: dict[str, Callable[..., float]] = {
     "sce": _errors.sce,
     "ace": _errors.ace,
     "tace": _errors.tace,
+    "positive_ece": _positive.positive_ece,
+    "positive_mce": _positive.positive_mce,
 }
 HIGHER_IS_BETTER = frozenset({"accuracy", "auroc", "failure_auroc", "coverage_at_risk"})
 
@@ -71,6 +77,7 @@ class Comparison:
     num_runs: int
     confidence: float
     notes: tuple[str, ...] = ()
+    positive: str | None = None
 
     def __getitem__(self, metric: str) -> Difference:
         return self.differences[metric]
@@ -100,6 +107,8 @@ class Comparison:
             basis = f"{self.num_runs} pairs of runs, paired t-test"
         else:
             basis = f"{thousands(self.num_samples)} samples, the same for both"
+        if self.positive is not None:
+            basis += f"; the positive one is {class_called(self.positive)}"
         return f"{basis}; p (Holm) is corrected for the {len(self.differences)} metrics shown"
 
     def _header(self) -> list[str]:
@@ -108,7 +117,7 @@ class Comparison:
     def _rows(self) -> list[list[str]]:
         rows = []
         for name, row in self.differences.items():
-            label, unit = named(name)
+            label, unit = named(name, two_classes=self.positive is not None)
             width = row.high - row.low
             better = ""
             if row.p_holm < 1 - self.confidence:
@@ -135,6 +144,8 @@ def compare(
     labels: Array | Sequence[Array],
     *,
     metrics: Iterable[str] | None = None,
+    classes: Sequence[str] | None = None,
+    positive: int | str | None = None,
     bins: int = 15,
     confidence: float = 0.95,
     resamples: int = 1000,
@@ -161,7 +172,9 @@ def compare(
         probs_a: Probabilities ``(N, K)`` of model A, or a list of them, one for each run.
         probs_b: The same of model B.
         labels: Class indices ``(N,)``; for runs with test sets of their own, a list of them.
-        metrics: Names to compare; all of them by default.
+        metrics: Names to compare; all of them by default. ``ece`` of two classes brings ``positive_ece`` along.
+        classes: Names of the K classes.
+        positive: The positive class of two, by its index or name; class 1 by default.
         bins: Number of bins.
         confidence: Level of the intervals.
         resamples: Number of bootstrap resamples.
@@ -186,12 +199,16 @@ def compare(
     check_bins(bins)
     check_confidence(confidence)
     check_resamples(resamples)
-    wanted = check_names(metrics)
+    first = probs_a[0] if _is_runs(probs_a) else probs_a
+    num_classes = score_rows(first, from_logits=from_logits).shape[1]
+    wanted = check_names(metrics, num_classes)
+    names = class_names(classes, num_classes)
+    one = positive_index(positive, names)
     options = {"from_logits": from_logits, "normalise": normalise}
     progress = on_progress or (lambda _: None)
     if _is_runs(probs_a) or _is_runs(probs_b):
         rows, num_samples, num_runs = _over_runs(
-            probs_a, probs_b, labels, wanted, bins, confidence, options, progress
+            probs_a, probs_b, labels, wanted, one, bins, confidence, options, progress
         )
     else:
         sampled: list[dict[str, Sampled]] = []
@@ -202,13 +219,14 @@ def compare(
         with torch.device("cpu"):  # whatever the default device is
             for turn, given in enumerate((a, b)):
                 resampling = Resampling(num_samples, resamples, seed)
-                sampled.append(
-                    sample_metrics(given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
+                found, _ = sample_metrics(
+                    given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None, positive=one
                 )
+                sampled.append(found)
                 progress((turn + 1) / 2)
             rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
         num_runs = 1
-    return comparison(rows, num_samples, num_runs, confidence)
+    return comparison(rows, num_samples, num_runs, confidence, positive=None if one is None else names[one])
 
 
 def sampled_means(
@@ -241,11 +259,12 @@ def comparison(
     num_runs: int,
     confidence: float,
     notes: tuple[str, ...] = (),
+    positive: str | None = None,
 ) -> Comparison:
     """The differences with p-values corrected for their number."""
     corrected = holm([row.p for row in rows.values()])
     rows = {name: replace(row, p_holm=p) for (name, row), p in zip(rows.items(), corrected, strict=True)}
-    return Comparison(rows, num_samples, num_runs, confidence, notes)
+    return Comparison(rows, num_samples, num_runs, confidence, notes, positive)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -315,6 +334,7 @@ def _over_runs(
     probs_b: Array | Sequence[Array],
     labels: Array | Sequence[Array],
     wanted: Sequence[str],
+    positive: int | None,
     bins: int,
     confidence: float,
     options: dict[str, bool],
@@ -333,7 +353,7 @@ def _over_runs(
     values = []
     num_samples = 0
     for i, (a, b, y) in enumerate(zip(probs_a, probs_b, targets, strict=True)):
-        values.append([_values(probs, y, wanted, bins, options) for probs in (a, b)])
+        values.append([_values(probs, y, wanted, positive, bins, options) for probs in (a, b)])
         num_samples += len(y)
         progress((i + 1) / num_runs)
     rows = {}
@@ -346,11 +366,19 @@ def _over_runs(
 
 
 def _values(
-    probs: Array, labels: Array, wanted: Sequence[str], bins: int, options: dict[str, bool]
+    probs: Array,
+    labels: Array,
+    wanted: Sequence[str],
+    positive: int | None,
+    bins: int,
+    options: dict[str, bool],
 ) -> dict[str, float]:
-    plain = {name: _PLAIN[name](probs, labels, **options) for name in wanted if name in _PLAIN}
-    binned = {name: _BINNED[name](probs, labels, bins=bins, **options) for name in wanted if name in _BINNED}
-    return plain | binned
+    found = {}
+    for name in wanted:
+        knobs: dict[str, Any] = {"bins": bins} if name in _BINNED else {}
+        knobs |= {"positive": positive} if name in POSITIVE else {}
+        found[name] = (_PLAIN | _BINNED)[name](probs, labels, **knobs, **options)
+    return found
 
 
 def _t_test(a: Tensor, b: Tensor, confidence: float) -> Difference:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from macc.metrics._report import Report
-from macc.metrics._tables import named, number, thousands
+from macc.metrics._tables import class_called, named, number, thousands
 
 
 def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
@@ -25,13 +25,13 @@ def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
         level = f"{100 * report.confidence:g} %"
         if estimate.value <= limit:
             reasons.append(
-                f"too few samples to tell: {_label(name)} {value} is within the limit of {_plain(limit, name)}, "
+                f"too few samples to tell: {_label(name, report)} {value} is within the limit of {_plain(limit, name)}, "
                 f"but from {thousands(report.num_samples)} samples the {level} interval reaches {high}"
             )
         else:
             low = _write(estimate.low, name, report)
             reasons.append(
-                f"{_label(name)} {value} is above the limit of {_plain(limit, name)} ({level} interval {low} to {high})"
+                f"{_label(name, report)} {value} is above the limit of {_plain(limit, name)} ({level} interval {low} to {high})"
             )
     return reasons
 
@@ -39,7 +39,7 @@ def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
 def kept_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
     """One line for each limit that is kept."""
     return [
-        f"{_label(name)} {_write(report[name].value, name, report)}, "
+        f"{_label(name, report)} {_write(report[name].value, name, report)}, "
         f"at most {_write(report[name].high, name, report)}, "
         f"is within the limit of {_plain(limit, name)}"
         for name, limit in limits.items()
@@ -47,8 +47,27 @@ def kept_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _label(name: str) -> str:
-    return named(name)[0].strip()
+def limited(name: str, num_classes: int) -> str:
+    """The metric that a limit is about: of two classes it is the error of the positive class.
+
+    The errors of the two classes can cancel in that of the top label.
+
+    Example:
+        >>> limited("ece", 2), limited("ece", 10), limited("top_label_ece", 2)
+        ('positive_ece', 'ece', 'ece')
+    """
+    if num_classes == 2 and name in ("ece", "mce", "smooth_ece"):
+        return f"positive_{name}"
+    return name.removeprefix("top_label_")
+
+
+def _label(name: str, report: Report) -> str:
+    label = named(name, two_classes=report.positive is not None)[0].strip()
+    if report.positive is not None and label.endswith(", positive class"):
+        return (
+            f"{label.removesuffix(', positive class')} of the positive {class_called(report.positive.name)}"
+        )
+    return label
 
 
 def _write(value: float, name: str, report: Report) -> str:

@@ -22,12 +22,20 @@ from torch import Tensor
 
 from macc._arrays import read_npz
 from macc._writing import write_whole
-from macc.metrics._binning import TopBins, bin_index, top_of_block
+from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_of_block
 from macc.metrics._compare import Comparison, comparison, paired
 from macc.metrics._inputs import Array, Block, check_bins, predictions
 from macc.metrics._intervals import Deviation, Estimate, Gaps, Ordinary, Sampled, l1, norm_of_gaps
-from macc.metrics._report import ClassRow, Report, check_confidence, class_names, reliability_bins
-from macc.metrics._resampling import METRICS, errors_of_bins
+from macc.metrics._positive import positive_index
+from macc.metrics._report import (
+    ClassRow,
+    Positive,
+    Report,
+    check_confidence,
+    class_names,
+    reliability_bins,
+)
+from macc.metrics._resampling import METRICS, errors_of_bins, metrics_of
 from macc.metrics._scores import squared_distances
 from macc.metrics._sources import Source, paired_batches
 from macc.metrics._tables import named, number, thousands
@@ -37,7 +45,7 @@ _GROUPS = 1024
 _CLASS_SUMS = 2**22
 _FEWEST_CLASS_GROUPS = 64
 _RESAMPLES = 1000
-_FORMAT = 1
+_FORMAT = 2
 
 # Fine cells for areas under the ROC curve: 64 an octave of p, or of 1 - p above one half, down to 2^-24.
 _CELLS_PER_OCTAVE = 64
@@ -46,7 +54,7 @@ _HALF = (_OCTAVES - 1) * _CELLS_PER_OCTAVE
 _CELLS = 2 * (_HALF + 1)
 
 STREAMED = (
-    *("accuracy", "nll", "brier", "auroc"),
+    *("accuracy", "nll", "brier", "positive_brier", "auroc", "positive_ece", "positive_mce"),
     *("ece", "over_confidence", "under_confidence", "mce", "rmsce", "rmsce_debiased", "sce"),
 )
 
@@ -58,16 +66,24 @@ class Partial:
         num_classes: Number of classes K.
         bins: Number of bins of equal width.
         classes: Names of the classes.
+        positive: The positive class of two, by its index or name; class 1 by default.
         seed: Of the groups; predictions of the same samples share groups when they share the seed.
     """
 
     def __init__(
-        self, num_classes: int, bins: int = 15, *, classes: Sequence[str] | None = None, seed: int = 0
+        self,
+        num_classes: int,
+        bins: int = 15,
+        *,
+        classes: Sequence[str] | None = None,
+        positive: int | str | None = None,
+        seed: int = 0,
     ):
         check_bins(bins)
         self.num_classes = num_classes
         self.bins = bins
         self.classes = class_names(classes, num_classes)
+        self.positive = positive_index(positive, self.classes)
         self._random = np.random.default_rng(seed)
         wanted = _CLASS_SUMS // (bins * num_classes)
         self._class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
@@ -83,6 +99,12 @@ class Partial:
             "hits": np.zeros((num_classes, _CELLS)),
             "all": np.zeros((num_classes, _CELLS)),
         }
+        if self.positive is not None:
+            self.sums |= {
+                "positive_gaps": np.zeros((_GROUPS, bins)),
+                "positive": np.zeros((4, bins)),
+                "positive_brier": np.zeros(_GROUPS),
+            }
 
     @property
     def num_samples(self) -> int:
@@ -102,9 +124,9 @@ class Partial:
             self._add(block, self._random.integers(_GROUPS, size=len(block.labels)))
 
     def _add(self, block: Block, group: npt.NDArray[np.int64]) -> None:
-        sums, bins, size = self.sums, self.bins, self.num_classes
+        sums, size = self.sums, self.num_classes
         top = top_of_block(block)
-        confidence, correct = top.confidence.numpy(), top.correct.numpy()
+        correct = top.correct.numpy()
         losses = -block.log_likelihood.numpy()
         infinite = np.isinf(losses)
         for i, values in enumerate(
@@ -117,17 +139,28 @@ class Partial:
             )
         ):
             sums["scores"][:, i] += np.bincount(group, values, minlength=_GROUPS)
-        at = bin_index(top.confidence, bins).numpy()
-        gaps = np.bincount(group * bins + at, correct - confidence, minlength=_GROUPS * bins)
-        sums["top_gaps"] += gaps.reshape(_GROUPS, bins)
-        for i, values in enumerate((None, confidence, correct, confidence * (1 - confidence))):
-            sums["top"][i] += np.bincount(at, values, minlength=bins)
+        self._add_bins("top", top, group)
+        if self.positive is not None:
+            one = class_labels([block], self.positive)
+            self._add_bins("positive", one, group)
+            wrong = (one.confidence - one.correct).square().numpy()
+            sums["positive_brier"] += np.bincount(group, wrong, minlength=_GROUPS)
         self._add_classes(block, group % self._class_groups)
         cells = fine_cells(block.probs.numpy())
         cells += np.arange(size) * _CELLS
         sums["all"] += np.bincount(cells.ravel(), minlength=size * _CELLS).reshape(size, _CELLS)
         own = np.take_along_axis(cells, block.labels.numpy()[:, None], axis=1)[:, 0]
         sums["hits"] += np.bincount(own, minlength=size * _CELLS).reshape(size, _CELLS)
+
+    def _add_bins(self, name: str, samples: TopLabels, group: npt.NDArray[np.int64]) -> None:
+        """Gaps of every group and bin; counts, sums and variances of every bin."""
+        bins = self.bins
+        confidence, correct = samples.confidence.numpy(), samples.correct.numpy()
+        at = bin_index(samples.confidence, bins).numpy()
+        gaps = np.bincount(group * bins + at, correct - confidence, minlength=_GROUPS * bins)
+        self.sums[f"{name}_gaps"] += gaps.reshape(_GROUPS, bins)
+        for i, values in enumerate((None, confidence, correct, confidence * (1 - confidence))):
+            self.sums[name][i] += np.bincount(at, values, minlength=bins)
 
     def _add_classes(self, block: Block, group: npt.NDArray[np.int64]) -> None:
         """Gaps of every group, bin and class.
@@ -161,10 +194,11 @@ class Partial:
     def merge(self, other: "Partial") -> None:
         """Add what another one has seen."""
         mine, theirs = (
-            (self.num_classes, self.bins, self.classes),
-            (other.num_classes, other.bins, other.classes),
+            (self.num_classes, self.bins, self.classes, self.positive),
+            (other.num_classes, other.bins, other.classes, other.positive),
         )
-        for what, one, two in zip(("classes", "bins", "names of classes"), mine, theirs, strict=True):
+        kinds = ("classes", "bins", "names of classes", "positive classes")
+        for what, one, two in zip(kinds, mine, theirs, strict=True):
             if one != two:
                 raise ValueError(f"cannot merge states of other {what}: {_shown(one)} and {_shown(two)}")
         for name, values in other.sums.items():
@@ -178,7 +212,7 @@ class Partial:
             metrics: Names to measure; all that stream by default.
         """
         check_confidence(confidence)
-        wanted = STREAMED if metrics is None else tuple(metrics)
+        wanted = streamed(self.num_classes) if metrics is None else tuple(metrics)
         check_streamed(wanted)
         sampled, classwise = self.sampled()
         count = self.num_samples
@@ -193,23 +227,32 @@ class Partial:
                 strict=True,
             )
         )
-        binned = TopBins(*torch.from_numpy(self.sums["top"][:3]))
+        positive = None
+        if self.positive is not None:
+            positive = Positive(
+                self.classes[self.positive],
+                reliability_bins(self._bin_sums("positive"), self.bins, confidence),
+            )
         area = sampled["auroc"]
         notes = []
         if "auroc" in wanted and isinstance(area, BinnedArea):
             most = number(area.error, named("auroc")[1], area.error, suffix=True)
             notes.append(f"AUROC from {thousands(_CELLS)} cells a class is within {most} of the exact value.")
         if metrics is None:
-            notes.append(_left_out(STREAMED))
+            notes.append(_left_out(wanted, self.num_classes))
         return Report(
             {name: sampled[name].estimate(confidence) for name in METRICS if name in wanted},
             rows if "sce" in wanted else (),
-            reliability_bins(binned, self.bins, confidence),
+            reliability_bins(self._bin_sums("top"), self.bins, confidence),
             count,
             self.num_classes,
             confidence,
             tuple(notes),
+            positive,
         )
+
+    def _bin_sums(self, name: str) -> TopBins:
+        return TopBins(*torch.from_numpy(self.sums[name][:3]))
 
     def sampled(self) -> tuple[dict[str, Sampled], Gaps]:
         """Each metric with its resamples, and the class-wise errors."""
@@ -226,17 +269,23 @@ class Partial:
                 value, resampled = math.inf, torch.full_like(resampled, math.inf)
             found[name] = Ordinary(value, resampled)
         found["auroc"] = BinnedArea.of(self.sums["hits"], self.sums["all"])
-        found.update(self._binned(draws, samples, count))
+        found.update(self._binned("top", draws, samples, count, 1))
+        if self.positive is not None:
+            # Seeds from 2 on belong to the classes.
+            binned = self._binned("positive", draws, samples, count, 0)
+            found |= {f"positive_{name}": binned[name] for name in ("ece", "mce")}
+            squares = torch.from_numpy(self.sums["positive_brier"])
+            found["positive_brier"] = Ordinary(float(squares.sum()) / count, draws @ squares / samples)
         classwise = self._classwise(count)
         found["sce"] = classwise.mean()
         return found, classwise
 
-    def _binned(self, draws: Tensor, samples: Tensor, count: int) -> dict[str, Sampled]:
-        by_group = torch.from_numpy(self.sums["top_gaps"])
+    def _binned(self, name: str, draws: Tensor, samples: Tensor, count: int, seed: int) -> dict[str, Sampled]:
+        by_group = torch.from_numpy(self.sums[f"{name}_gaps"])
         gaps = by_group.sum(0) / count
         noise = draws @ by_group / samples[:, None] - gaps
-        null = _normal(self.sums["top"][3], 1) / count
-        return errors_of_bins(TopBins(*torch.from_numpy(self.sums["top"][:3])), noise, null)
+        null = _normal(self.sums[name][3], seed) / count
+        return errors_of_bins(self._bin_sums(name), noise, null)
 
     def _classwise(self, count: int) -> Gaps:
         draws, samples = _draws(torch.from_numpy(self.sums["class_samples"]))
@@ -260,6 +309,7 @@ class Partial:
             "num_classes": self.num_classes,
             "bins": self.bins,
             "classes": self.classes,
+            "positive": self.positive,
         }
         text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
@@ -278,13 +328,14 @@ class Partial:
         try:
             about = json.loads(arrays["about"].tobytes())
             size, bins, classes = about["num_classes"], about["bins"], about["classes"]
+            positive = about["positive"]
             usable = about["macc_state"] == _FORMAT and isinstance(classes, list)
             usable = usable and all(isinstance(name, str) for name in classes)
             # Large numbers of bins or classes cost memory before the arrays are compared.
             if not usable or not 2 <= size <= 10**6 or not 1 <= bins <= 10**4:
                 raise ValueError
             hits = arrays["hits"].shape == (size, _CELLS) and arrays["top"].shape == (4, bins)
-            state = cls(size, bins, classes=classes) if hits else None
+            state = cls(size, bins, classes=classes, positive=positive) if hits else None
         except (ValueError, KeyError, TypeError, RecursionError):
             state = None
         if (
@@ -350,6 +401,7 @@ class BinnedArea:
 def stream(
     source: Source,
     *,
+    positive: str | None = None,
     bins: int = 15,
     normalise: bool = False,
     on_progress: Callable[[float], None] | None = None,
@@ -358,11 +410,12 @@ def stream(
 
     Args:
         source: The file.
+        positive: The positive class of two; class 1 by default.
         bins: Number of bins.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
         on_progress: Called with the share of the rows read.
     """
-    state = Partial(source.num_classes, bins, classes=source.classes)
+    state = Partial(source.num_classes, bins, classes=source.classes, positive=positive)
     for scores, labels in source.batches():
         _update(state, source, scores, labels, normalise)
         if on_progress is not None:
@@ -374,6 +427,7 @@ def stream_comparison(
     a: Source,
     b: Source,
     *,
+    positive: str | None = None,
     bins: int = 15,
     confidence: float = 0.95,
     normalise: bool = False,
@@ -384,6 +438,7 @@ def stream_comparison(
     Args:
         a: Predictions of model A.
         b: Predictions of model B.
+        positive: The positive class of two; class 1 by default.
         bins: Number of bins.
         confidence: Level of the intervals.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
@@ -393,16 +448,25 @@ def stream_comparison(
     if a.num_classes != b.num_classes:
         raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
     # The same seed puts each sample into the same group of both, so that resamples of groups are paired.
-    one, two = (Partial(source.num_classes, bins, classes=source.classes) for source in (a, b))
+    one, two = (
+        Partial(source.num_classes, bins, classes=source.classes, positive=positive) for source in (a, b)
+    )
     for scores, others, labels in paired_batches(a, b):
         _update(one, a, scores, labels, normalise)
         _update(two, b, others, labels, normalise)
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
     sampled = one.sampled()[0], two.sampled()[0]
-    wanted = [name for name in METRICS if name in STREAMED and name != "auroc"]
+    wanted = [name for name in streamed(one.num_classes) if name != "auroc"]
     rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
-    return comparison(rows, one.num_samples, 1, confidence, (_left_out(wanted),))
+    return comparison(
+        rows,
+        one.num_samples,
+        1,
+        confidence,
+        (_left_out(wanted, one.num_classes),),
+        None if one.positive is None else one.classes[one.positive],
+    )
 
 
 def merged(paths: Sequence[Path]) -> Partial:
@@ -443,6 +507,11 @@ def fine_cells(probs: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return np.where(upper, _CELLS - 1 - bits, bits)
 
 
+def streamed(num_classes: int) -> tuple[str, ...]:
+    """The metrics of so many classes that can be told from sums."""
+    return tuple(name for name in metrics_of(num_classes) if name in STREAMED)
+
+
 def check_streamed(names: Sequence[str]) -> None:
     """Refuse metrics that cannot be told from sums."""
     for name in names:
@@ -452,8 +521,8 @@ def check_streamed(names: Sequence[str]) -> None:
             )
 
 
-def _left_out(measured: Sequence[str]) -> str:
-    names = ", ".join(name for name in METRICS if name not in measured)
+def _left_out(measured: Sequence[str], num_classes: int) -> str:
+    names = ", ".join(name for name in metrics_of(num_classes) if name not in measured)
     return f"Left out, because they need all samples in memory: {names}."
 
 

@@ -10,11 +10,21 @@ from typing import Any
 
 import torch
 
-from macc.metrics._binning import TopBins, bin_index, top_bins
+from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_bins
 from macc.metrics._inputs import Array, Predictions, check_bins, predictions
 from macc.metrics._intervals import Estimate, Gaps
-from macc.metrics._resampling import METRICS, Resampling, count_steps, one_pass, sample_metrics
-from macc.metrics._tables import html_table, interval, json_number, named, number, text_table, thousands
+from macc.metrics._positive import positive_index
+from macc.metrics._resampling import METRICS, Resampling, count_steps, metrics_of, one_pass, sample_metrics
+from macc.metrics._tables import (
+    class_called,
+    html_table,
+    interval,
+    json_number,
+    named,
+    number,
+    text_table,
+    thousands,
+)
 
 # More classes than this are printed as the worst of them.
 _CLASSES_SHOWN = 10
@@ -45,8 +55,33 @@ class Bin:
 
 
 @dataclass(frozen=True)
+class Positive:
+    """The class of two that verdicts are about, and the bins of its probability.
+
+    In these bins ``confidence`` is the mean probability of the class, and ``accuracy`` the share of samples of it.
+    """
+
+    name: str
+    bins: tuple[Bin, ...]
+
+    @property
+    def mean_probability(self) -> float:
+        """Mean probability of the class."""
+        return _means(self.bins)[0]
+
+    @property
+    def frequency(self) -> float:
+        """Share of samples of the class."""
+        return _means(self.bins)[1]
+
+
+@dataclass(frozen=True)
 class Report:
-    """The result of :func:`evaluate`; ``print`` shows it as a table."""
+    """The result of :func:`evaluate`; ``print`` shows it as a table.
+
+    ``bins`` are those of the confidence of the predicted class. With two classes, ``positive`` has the bins of the
+    probability of the positive class; otherwise it is None.
+    """
 
     metrics: dict[str, Estimate]
     classes: tuple[ClassRow, ...]
@@ -55,6 +90,7 @@ class Report:
     num_classes: int
     confidence: float
     notes: tuple[str, ...] = ()
+    positive: Positive | None = None
 
     def __getitem__(self, metric: str) -> Estimate:
         if metric not in self.metrics:
@@ -64,12 +100,12 @@ class Report:
     @property
     def mean_confidence(self) -> float:
         """Mean probability of the predicted class."""
-        return sum(b.samples * b.confidence for b in self.bins if b.samples) / self.num_samples
+        return _means(self.bins)[0]
 
     @property
     def mean_accuracy(self) -> float:
         """Share of right predictions."""
-        return sum(b.samples * b.accuracy for b in self.bins if b.samples) / self.num_samples
+        return _means(self.bins)[1]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """``{metric: {value, low, high}}``, with ``noise_floor`` where chance alone gives an error.
@@ -97,7 +133,12 @@ class Report:
         return json.dumps(rows, indent=2)
 
     def verdict(self) -> str:
-        """One sentence on what the expected calibration error says, or nothing when it was not asked for."""
+        """What the expected calibration error says in words, or nothing when it was not asked for.
+
+        With two classes it is about the positive class.
+        """
+        if self.positive is not None and "positive_ece" in self.metrics:
+            return self._verdict_of_two(self.positive)
         if "ece" not in self.metrics:
             return ""
         ece = self.metrics["ece"]
@@ -120,6 +161,39 @@ class Report:
             f"the model is {kind} ({means})."
         )
 
+    def _verdict_of_two(self, positive: Positive) -> str:
+        ece = self.metrics["positive_ece"]
+        width = ece.high - ece.low
+        seen, chance = (number(v, "%", width, suffix=True) for v in (ece.value, ece.noise_floor or 0.0))
+        said, happened = positive.mean_probability, positive.frequency
+        means = f"{100 * said:.1f} % on average, and {100 * happened:.1f} % happen"
+        error = f"ECE of the positive class {seen}"
+        beside = ""
+        if "ece" in self.metrics:
+            top = self.metrics["ece"]
+            beside = f" (ECE of the top label {number(top.value, '%', top.high - top.low, suffix=True)})"
+        subject = f"P({class_called(positive.name)})"
+        if ece.low == 0:
+            return (
+                f"{error} cannot be told from the {chance} that a perfectly calibrated model would show on "
+                f"{thousands(self.num_samples)} samples; {subject} is {means}{beside}."
+            )
+        # How far probabilities lie too near 0 and 1, and not too near one half.
+        extreme = sum(
+            b.samples * math.copysign(b.confidence - b.accuracy, (b.confidence - b.accuracy) * (b.low + b.high - 1))
+            for b in positive.bins
+            if b.samples
+        ) / self.num_samples  # fmt: skip
+        kind = "too high in some bins and too low in others"
+        if abs(said - happened) >= ece.value / 2:
+            kind = "too high" if said > happened else "too low"
+        elif abs(extreme) >= ece.value / 2:
+            kind = "too close to 0 and 1" if extreme > 0 else "too close to one half"
+        return (
+            f"{subject} is {kind}: {means}. {error} is more than the {chance} that a perfectly calibrated "
+            f"model would show{beside}."
+        )
+
     def __str__(self) -> str:
         parts = [self._heading(), text_table(*self._metric_table())]
         if self.classes:
@@ -133,12 +207,17 @@ class Report:
         return "".join([*parts, *(f"<p>{html.escape(text)}</p>" for text in (self.verdict(), *self.notes))])
 
     def _heading(self) -> str:
-        return f"{thousands(self.num_samples)} samples, {thousands(self.num_classes)} classes"
+        text = f"{thousands(self.num_samples)} samples, {thousands(self.num_classes)} classes"
+        return (
+            text
+            if self.positive is None
+            else f"{text}; the positive one is {class_called(self.positive.name)}"
+        )
 
     def _metric_table(self) -> tuple[list[str], list[list[str]]]:
         rows = []
         for name, estimate in self.metrics.items():
-            label, unit = named(name)
+            label, unit = named(name, two_classes=self.positive is not None)
             width = estimate.high - estimate.low
             floor = (
                 "" if estimate.noise_floor is None else number(estimate.noise_floor, unit, width, suffix=True)
@@ -181,6 +260,7 @@ def evaluate(
     *,
     metrics: Iterable[str] | None = None,
     classes: Sequence[str] | None = None,
+    positive: int | str | None = None,
     bins: int = 15,
     confidence: float = 0.95,
     resamples: int = 1000,
@@ -195,11 +275,16 @@ def evaluate(
     these confidences would show on this many samples. The interval of a binned error is about the
     error of the whole population with the same bins.
 
+    With two classes the verdict and the diagram are about the positive class: ``positive_ece`` and its like measure
+    its probability over all of ``[0, 1]``. ``ece`` and its like are about the predicted class, where errors of the
+    two classes can cancel.
+
     Args:
         probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
         labels: Class indices ``(N,)``.
-        metrics: Names to measure; all of them by default.
+        metrics: Names to measure; all of them by default. ``ece`` of two classes brings ``positive_ece`` along.
         classes: Names of the K classes, for the table.
+        positive: The positive class of two, by its index or name; class 1 by default.
         bins: Number of bins.
         confidence: Level of the intervals, in ``(0, 1)``.
         resamples: Number of bootstrap resamples, at least 100.
@@ -210,7 +295,7 @@ def evaluate(
 
     Returns:
         The report: ``report["ece"].value``, ``.low``, ``.high``, ``.noise_floor``; ``to_dict()``,
-        ``to_json()``, ``classes`` and ``bins``.
+        ``to_json()``, ``classes``, ``bins`` and, of two classes, ``positive``.
 
     Example:
         >>> import torch, macc
@@ -231,9 +316,10 @@ def evaluate(
     check_bins(bins)
     check_confidence(confidence)
     check_resamples(resamples)
-    wanted = check_names(metrics)
     given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=normalise))
+    wanted = check_names(metrics, given.num_classes)
     names = class_names(classes, given.num_classes)
+    one = positive_index(positive, names)
     steps = count_steps(wanted)
     done = 0
 
@@ -250,17 +336,24 @@ def evaluate(
             bins=bins,
             resampling=Resampling(given.num_samples, resamples, seed),
             on_step=on_step,
+            positive=one,
         )
     if on_progress is not None:
         on_progress(1.0)
-    top = one_pass(given).top
+
+    def binned(samples: TopLabels) -> tuple[Bin, ...]:
+        return reliability_bins(
+            top_bins(samples, bin_index(samples.confidence, bins), bins), bins, confidence
+        )
+
     return Report(
         {name: part.estimate(confidence) for name, part in sampled.items()},
         _class_rows(given, names, classwise, confidence),
-        reliability_bins(top_bins(top, bin_index(top.confidence, bins), bins), bins, confidence),
+        binned(one_pass(given).top),
         given.num_samples,
         given.num_classes,
         confidence,
+        positive=None if one is None else Positive(names[one], binned(class_labels(given.blocks(), one))),
     )
 
 
@@ -281,14 +374,19 @@ def check_resamples(resamples: int) -> None:
         raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
 
 
-def check_names(metrics: Iterable[str] | None) -> tuple[str, ...]:
+def check_names(metrics: Iterable[str] | None, num_classes: int) -> tuple[str, ...]:
     """The metrics asked for, in the order of the table."""
+    there = metrics_of(num_classes)
     if metrics is None:
-        return METRICS
+        return there
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in wanted:
         if name not in METRICS:
-            raise ValueError(f"no metric is called {name!r}; there are {', '.join(METRICS)}")
+            raise ValueError(f"no metric is called {name!r}; there are {', '.join(there)}")
+        if name not in there:
+            raise ValueError(f"{name} is a metric of two classes, and there are {num_classes}; leave it out")
+    # What verdicts and diagrams of two classes are about.
+    wanted += ["positive_ece"] if num_classes == 2 and "ece" in wanted else []
     return tuple(name for name in METRICS if name in wanted)
 
 
@@ -326,6 +424,15 @@ def reliability_bins(binned: TopBins, bins: int, confidence: float) -> tuple[Bin
             limits = _wilson(correct / samples, samples, confidence)
             rows.append(Bin(*edges, round(samples), claimed / samples, correct / samples, *limits))
     return tuple(rows)
+
+
+def _means(bins: Sequence[Bin]) -> tuple[float, float]:
+    """Mean confidence and mean accuracy over the samples of all bins."""
+    filled = [b for b in bins if b.samples]
+    count = sum(b.samples for b in filled)
+    return sum(b.samples * b.confidence for b in filled) / count, sum(
+        b.samples * b.accuracy for b in filled
+    ) / count
 
 
 def _wilson(share: float, samples: float, confidence: float) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from macc.metrics._binning import (
     TopLabels,
     adaptive_cells,
     bin_index,
+    class_labels,
     columns,
     top_bins,
     width_cells,
@@ -66,9 +67,12 @@ SELECTIVE = ("failure_auroc", "aurc", "eaurc", "risk_at_coverage", "coverage_at_
 BINNED = {"ece", "over_confidence", "under_confidence", "mce", "rmsce", "rmsce_debiased"}
 EQUAL_WIDTH = {"sce", "brier_calibration", "brier_refinement"}
 CLASSWISE = {*EQUAL_WIDTH, "ace", "tace"}
+# Of two classes only.
+POSITIVE = {"positive_brier", "positive_ece", "positive_mce", "positive_smooth_ece"}
 # In the order of printed tables.
 METRICS = (
-    *("accuracy", "nll", "brier", "brier_calibration", "brier_refinement", "auroc"),
+    *("accuracy", "nll", "brier", "brier_calibration", "brier_refinement", "positive_brier", "auroc"),
+    *("positive_ece", "positive_mce", "positive_smooth_ece"),
     *(
         "ece",
         "over_confidence",
@@ -82,6 +86,11 @@ METRICS = (
     *("sce", "ace", "tace"),
     *("failure_auroc", "aurc", "eaurc", "risk_at_coverage", "coverage_at_risk"),
 )
+
+
+def metrics_of(num_classes: int) -> tuple[str, ...]:
+    """The metrics that predictions of so many classes have, in the order of printed tables."""
+    return METRICS if num_classes == 2 else tuple(name for name in METRICS if name not in POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -187,6 +196,7 @@ def sample_metrics(
     bins: int,
     resampling: Resampling,
     on_step: Callable[[str], None],
+    positive: int | None = None,
 ) -> tuple[dict[str, Sampled], Gaps | None]:
     """Resample the wanted metrics, and the class-wise errors behind ``sce`` when it is wanted.
 
@@ -196,6 +206,7 @@ def sample_metrics(
         bins: Number of bins.
         resampling: The resamples; predictions of the same samples share them.
         on_step: Called with the name of each part before it is computed.
+        positive: The positive class of two; class 1 by default.
     """
     names = set(wanted)
     found: dict[str, Sampled] = {}
@@ -213,6 +224,10 @@ def sample_metrics(
     if names & BINNED:
         on_step("binned errors")
         found.update(_binned_errors(sample.top, bins, resampling))
+    if names & POSITIVE:
+        on_step("positive class")
+        one = class_labels(given.blocks(), 1 if positive is None else positive)
+        found.update(_positive(one, names, bins, resampling))
     for name, unbinned in (("smooth_ece", _smooth_ece), ("ks_error", _ks_error)):
         if name in names:
             on_step(name)
@@ -236,7 +251,11 @@ def count_steps(wanted: Iterable[str]) -> int:
     """How often :func:`sample_metrics` will call ``on_step``."""
     names = set(wanted)
     alone = len(names & {"auroc", "smooth_ece", "ks_error", "ace", "tace"})
-    return 1 + alone + sum(bool(names & group) for group in (set(SELECTIVE), BINNED, CLASSWISE, EQUAL_WIDTH))
+    return (
+        1
+        + alone
+        + sum(bool(names & group) for group in (set(SELECTIVE), BINNED, POSITIVE, CLASSWISE, EQUAL_WIDTH))
+    )
 
 
 def _means(sample: Sample, resampling: Resampling) -> dict[str, Sampled]:
@@ -413,6 +432,20 @@ def _binned_errors(top: TopLabels, bins: int, resampling: Resampling) -> dict[st
     membership = torch.nn.functional.one_hot(index, bins).double()
     noise, null = _noise(top, resampling, lambda residuals: residuals @ membership)
     return errors_of_bins(binned, noise, null)
+
+
+def _positive(one: TopLabels, names: set[str], bins: int, resampling: Resampling) -> dict[str, Sampled]:
+    found: dict[str, Sampled] = {}
+    if "positive_brier" in names:
+        squared = (one.confidence - one.correct).square()
+        resampled = torch.cat([counts @ squared for counts in resampling.counts()])
+        found["positive_brier"] = Ordinary(float(squared.mean()), resampled / resampling.num_samples)
+    if names & {"positive_ece", "positive_mce"}:
+        binned = _binned_errors(one, bins, resampling)
+        found |= {"positive_ece": binned["ece"], "positive_mce": binned["mce"]}
+    if "positive_smooth_ece" in names:
+        found["positive_smooth_ece"] = _smooth_ece(one, resampling)
+    return found
 
 
 def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> dict[str, Sampled]:

@@ -4,7 +4,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from macc.words import shown
+from macc.words import quoted, shown
 
 # Cells hold names from files; a longer one is cut.
 _WIDEST = 60
@@ -14,7 +14,11 @@ _LABELS = {
     "brier": ("Brier score", ""),
     "brier_calibration": ("  of it calibration", ""),
     "brier_refinement": ("  of it refinement", ""),
+    "positive_brier": ("Brier score, positive class", ""),
     "auroc": ("AUROC", ""),
+    "positive_ece": ("ECE, positive class", "%"),
+    "positive_mce": ("MCE, positive class", "%"),
+    "positive_smooth_ece": ("smooth ECE, positive class", "%"),
     "ece": ("ECE", "%"),
     "over_confidence": ("  of it over-confidence", "%"),
     "under_confidence": ("  of it under-confidence", "%"),
@@ -34,9 +38,24 @@ _LABELS = {
 }
 
 
-def named(metric: str) -> tuple[str, str]:
+# Of two classes these say less than those of the positive class, which stand beside them.
+_TOP_LABEL = {"ece", "mce", "rmsce", "smooth_ece", "ks_error"}
+
+
+def named(metric: str, *, two_classes: bool = False) -> tuple[str, str]:
     """Label and unit of a metric in tables."""
-    return _LABELS[metric]
+    label, unit = _LABELS[metric]
+    return (f"{label}, top label" if two_classes and metric in _TOP_LABEL else label), unit
+
+
+def class_called(name: str) -> str:
+    """A class in a sentence: quoted, unless its name is its index.
+
+    Example:
+        >>> class_called("yes"), class_called("1")
+        ("class 'yes'", 'class 1')
+    """
+    return f"class {name}" if name.isdigit() else f"class {quoted(name, 40)}"
 
 
 def number(value: float, unit: str, width: float, *, sign: bool = False, suffix: bool = False) -> str:

@@ -15,11 +15,15 @@ from macc.metrics._compare import Comparison, compare
 from macc.metrics._files import Loaded
 from macc.metrics._inputs import predictions
 from macc.metrics._report import Report, evaluate
-from macc.metrics._tables import interval, named, number, text_table, thousands
+from macc.metrics._resampling import metrics_of
+from macc.metrics._tables import class_called, interval, named, number, text_table, thousands
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
 
-_SHOWN = ("accuracy", "nll", "brier", "ece", "smooth_ece", "sce")
+_SHOWN = (
+    *("accuracy", "nll", "brier", "positive_brier"),
+    *("positive_ece", "positive_smooth_ece", "ece", "smooth_ece", "sce"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Repair:
 
     def __str__(self) -> str:
         rows = []
-        for name in _SHOWN:
-            label, unit = named(name)
+        for name in self.after.metrics:
+            label, unit = named(name, two_classes=self.after.positive is not None)
             one, two, gap = self.before[name], self.after[name], self.difference[name]
             cells = [
                 f"{number(part.value, unit, part.high - part.low, suffix=True)}  "
@@ -55,11 +59,14 @@ class Repair:
         level = f"{100 * self.after.confidence:g} % interval"
         header = ["", f"before ({level})", f"after ({level})", "change", level]
         parts = [f"{self.choice}\n"] if self.choice is not None else []
+        positive = self.after.positive
         parts.append(f"{described(self.calibrator)}, fitted to {thousands(self.fitted_to)} samples")
         if self.same_samples:
             parts.append("the same samples, before and after: other ones will show a little less\n")
         else:
             parts.append(f"{thousands(self.after.num_samples)} other samples, before and after\n")
+        if positive is not None:
+            parts[-1] = f"{parts[-1].rstrip()}; the positive one is {class_called(positive.name)}\n"
         return "\n".join([*parts, text_table(header, rows)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,6 +86,7 @@ def repair(
     method: str = "temperature",
     grid: bool = False,
     normalise: bool = False,
+    positive: str | None = None,
     bins: int = 15,
     confidence: float = 0.95,
     on_progress: Callable[[float], None] | None = None,
@@ -91,6 +99,7 @@ def repair(
         method: A calibrator's name, or ``"auto"`` for :func:`best`.
         grid: The paper's grid of temperatures.
         normalise: Divide rows of probabilities by their sum.
+        positive: The positive class of two; class 1 by default.
         bins: Number of bins.
         confidence: Level of the intervals.
         on_progress: Called with the share of the work done.
@@ -114,8 +123,14 @@ def repair(
     progress(0.5)
     given = as_logits(test, normalise=normalise)
     probs = fitted(given)
-    options: dict[str, Any] = {"metrics": _SHOWN, "bins": bins, "confidence": confidence}
     original = predictions(given, test.labels, from_logits=True).matrix().numpy()
+    options: dict[str, Any] = {
+        "metrics": [name for name in metrics_of(original.shape[1]) if name in _SHOWN],
+        "classes": test.classes,
+        "positive": positive,
+        "bins": bins,
+        "confidence": confidence,
+    }
     before = evaluate(original, test.labels, **options)
     progress(0.65)
     after = evaluate(probs, test.labels, **options)

@@ -77,17 +77,18 @@ def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
     """Every report on a row, the best and second best of each column marked."""
     columns = [Column("run")]
     rows = [[Cell(name)] for name in reports]
-    for metric in COLUMNS:
+    first = next(iter(reports.values()))
+    for metric in COLUMNS if first.positive is None else (*COLUMNS[:2], "positive_ece", *COLUMNS[2:]):
         if metric == "gap":
             columns.append(Column("confidence − accuracy", "zero"))
             cells = [_gap(report) for report in reports.values()]
         else:
             better = "higher" if metric in HIGHER_IS_BETTER else "lower"
-            columns.append(Column(named(metric)[0].strip(), better))
+            label = named(metric, two_classes=first.positive is not None)[0].strip()
+            columns.append(Column(label, better))
             cells = [_estimate(report[metric], named(metric)[1]) for report in reports.values()]
         for row, cell in zip(rows, ranked(cells, columns[-1].better), strict=True):
             row.append(cell)
-    first = next(iter(reports.values()))
     notes = [
         f"Under each value its {100 * first.confidence:g} % interval over test samples; “chance” is the error "
         "that a perfectly calibrated model with these confidences would show on as many samples.",

@@ -332,7 +332,7 @@ class _Builder:
                 pair[0].probs(), pair[1].probs(), pair[0].labels, metrics=["accuracy", "ece"]
             )
             found.append((other.name, result))
-        corrected = metrics.holm([result["ece"].p for _, result in found])
+        corrected = metrics.holm([result[_headline(result)].p for _, result in found])
         return [
             _sentence(name, first.name, result, p) for (name, result), p in zip(found, corrected, strict=True)
         ]
@@ -386,8 +386,9 @@ class _Builder:
         key = f"run-{index}"
         shown = self._draw(
             "Reliability",
-            "A bar is the accuracy of a bin, the hatched part its gap to the confidence claimed; "
-            "below, how many samples each bin holds.",
+            "A bar is the accuracy of a bin, the hatched part its gap to the confidence claimed; the fainter, the fewer "
+            "samples it rests on. Below, how many samples each bin holds. Of two classes: how often the positive one "
+            "happens against its probability.",
             False,
             lambda: figures.reliability_diagram(report),
         )
@@ -456,8 +457,9 @@ class _Builder:
 _FIGURES: dict[str, tuple[str, str, bool]] = {
     "reliability": (
         "Is the confidence right?",
-        "A bar is the accuracy of the predictions of one confidence, the hatched part its gap to that confidence; "
-        "below, how many there are.",
+        "A bar is the accuracy of the predictions of one confidence, the hatched part its gap to that confidence; the "
+        "fainter, the fewer they are. Below, how many there are. Of two classes: how often the positive one happens "
+        "against its probability.",
         True,
     ),
     "mistakes": (
@@ -500,8 +502,14 @@ _FIGURES: dict[str, tuple[str, str, bool]] = {
 }
 
 
+def _headline(result: metrics.Comparison) -> str:
+    """What calibrated means: the predicted class, or of two classes the positive one."""
+    return "positive_ece" if "positive_ece" in result.differences else "ece"
+
+
 def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> str:
-    ece, accuracy = result["ece"], result["accuracy"]
+    ece, accuracy = result[_headline(result)], result["accuracy"]
+    error = "ECE of the positive class" if _headline(result) == "positive_ece" else "ECE"
     points = number(ece.value, "%", ece.high - ece.low, sign=True)
     ends = " … ".join(number(end, "%", ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
     change = number(accuracy.value, "%", accuracy.high - accuracy.low, sign=True)
@@ -511,7 +519,7 @@ def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> st
         verdict = "no clear difference in calibration"
     shown = "< 0.001" if p < 0.001 else f"= {p:.3f}"
     return (
-        f"{name} against {first}: {verdict}, ECE {points} points ({ends}, p {shown} by Holm); "
+        f"{name} against {first}: {verdict}, {error} {points} points ({ends}, p {shown} by Holm); "
         f"accuracy {change} points."
     )
 

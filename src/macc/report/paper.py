@@ -128,7 +128,7 @@ def _samples(scene: _Scene) -> "tuple[Figure, str]":
                 ax.set_axis_off()
             row[0].text(0, 0.5, _wrapped(f"no images: {error}"), fontsize=7, va="center")
         for ax, source in zip(row[2:], pair, strict=True):
-            draw_bins(evaluated(source.predictions(), ["ece"]), ax)
+            draw_bins(evaluated(source.predictions(), ["ece"]), ax, top_label=True)
             ax.set_title(f"{plain(source.name)}, {plain(dataset)}\n{ax.get_title()}", fontsize=8)
             ax.set_xlabel("confidence")
     first, second = scene.pairs(datasets[0])[0]
@@ -205,7 +205,7 @@ def _confidence(scene: _Scene) -> "tuple[Figure, str]":
         for side, method in enumerate(scene.pairs(dataset)[0]):
             top, below = (row[2 * block + side] for row in rows)
             found = scene.source(dataset, method).predictions()
-            draw_bins(evaluated(found, ["ece"]), top)
+            draw_bins(evaluated(found, ["ece"]), top, top_label=True)
             top.set_title(f"{plain(dataset)}, {plain(method)}\n{top.get_title()}", fontsize=8.5)
             figures.confidence_histogram(found.probs(), found.labels, ax=below)
     first, _ = scene.pairs(chosen[0])[0]

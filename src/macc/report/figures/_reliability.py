@@ -1,12 +1,15 @@
 """Confidence against accuracy: reliability diagrams and histograms of confidence."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from macc.metrics import Report
 from macc.metrics._binning import bin_index, top_labels
 from macc.metrics._inputs import Array, check_bins, predictions
+from macc.metrics._report import Bin
+from macc.metrics._tables import class_called
 from macc.report.figures._style import (
     BLUE,
     FAINT,
@@ -31,7 +34,8 @@ def reliability_diagram(report: Report, ax: "Axes | None" = None) -> "Figure":
     """Draw accuracy against confidence, the gap of each bin, and how many samples each holds.
 
     A bar is the accuracy of a bin with the interval its number of samples allows; the hatched part is
-    its gap to the confidence claimed. Bins without samples have no bar.
+    its gap to the confidence claimed. The wider the interval, the fainter the bar; bins without samples have none.
+    With two classes, the share of the positive class is drawn against its probability.
 
     Args:
         report: The result of :func:`macc.evaluate`.
@@ -44,11 +48,11 @@ def reliability_diagram(report: Report, ax: "Axes | None" = None) -> "Figure":
         >>> import macc
         >>> report = macc.evaluate([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]], [0, 1, 1], metrics=["ece"])
         >>> figure = reliability_diagram(report)
-        >>> figure.axes[0].get_ylabel()
-        'accuracy'
+        >>> figure.axes[0].get_ylabel(), figure.axes[1].get_xlabel()
+        ('share of class 1', 'P(class 1)')
     """
     if ax is not None:
-        ax.set_xlabel("confidence")
+        ax.set_xlabel(_Drawn.of(report).said)
         draw_bins(report, ax)
         ax.legend(loc="upper left")
         return figure_of(ax)
@@ -80,7 +84,7 @@ def reliability_diagrams(reports: Mapping[str, Report]) -> "Figure":
             draw_counts(report, below)
             top.set_title("\n".join(filter(None, (plain(name), top.get_title()))))
             top.tick_params(labelbottom=False)
-            below.set_xlabel("confidence")
+            below.set_xlabel(_Drawn.of(report).said)
             if index % columns:
                 top.set_ylabel("")
                 below.set_ylabel("")
@@ -174,27 +178,57 @@ def wrong_confidence(
     return figure_of(ax)
 
 
-def draw_bins(report: Report, ax: "Axes") -> None:
-    """The bars of a reliability diagram."""
-    filled = [row for row in report.bins if row.samples]
-    width = 1 / len(report.bins)
+@dataclass(frozen=True)
+class _Drawn:
+    """What a diagram is about: the predicted class, or of two classes the positive one."""
+
+    bins: Sequence[Bin]
+    metric: str
+    said: str
+    seen: str
+
+    @classmethod
+    def of(cls, report: Report, *, top_label: bool = False) -> "_Drawn":
+        if report.positive is None or top_label:
+            return cls(report.bins, "ece", "confidence", "accuracy")
+        name = plain(class_called(report.positive.name))
+        return cls(report.positive.bins, "positive_ece", f"P({name})", f"share of {name}")
+
+
+def draw_bins(report: Report, ax: "Axes", *, top_label: bool = False) -> None:
+    """The bars of a reliability diagram; those of the predicted class if ``top_label``, whatever the classes."""
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Rectangle
+
+    drawn = _Drawn.of(report, top_label=top_label)
+    filled = [row for row in drawn.bins if row.samples]
+    width = 1 / len(drawn.bins)
+    # A bin of one sample says next to nothing, and must not look like one of a thousand.
+    weights = [1 - (row.accuracy_high - row.accuracy_low) for row in filled]
     middle = [(row.low + row.high) / 2 for row in filled]
     accuracy = [row.accuracy for row in filled]
     confidence = [row.confidence for row in filled]
     ax.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle="--", label="perfect calibration", zorder=3)
-    ax.bar(middle, accuracy, width=0.94 * width, color=BLUE, alpha=0.75, label="accuracy", zorder=1)
+    ax.bar(middle, accuracy, width=0.94 * width, color=[to_rgba(BLUE, 0.75 * w) for w in weights], zorder=1)
     ax.bar(
         middle,
         [c - a for a, c in zip(accuracy, confidence, strict=True)],
         bottom=accuracy,
         width=0.94 * width,
         facecolor="none",
-        edgecolor=VERMILLION,
+        edgecolor=[to_rgba(VERMILLION, w) for w in weights],
         hatch="////",
         linewidth=1,
-        label="gap to confidence",
         zorder=2,
     )
+    # The legend shows what a full bin looks like.
+    for key in (
+        Rectangle((0, 0), 0, 0, facecolor=to_rgba(BLUE, 0.75), label=drawn.seen),
+        Rectangle(
+            (0, 0), 0, 0, facecolor="none", edgecolor=VERMILLION, hatch="////", label=f"gap to {drawn.said}"
+        ),
+    ):
+        ax.add_patch(key)
     limits = [
         # At 0 and 1 rounding may put a limit a hair on the wrong side.
         [max(0.0, row.accuracy - row.accuracy_low) for row in filled],
@@ -204,14 +238,15 @@ def draw_bins(report: Report, ax: "Axes") -> None:
         middle, accuracy, yerr=limits, fmt="none", ecolor=INK, elinewidth=1, capsize=2, zorder=4
     )
     interval.set_label(f"{100 * report.confidence:g} % interval")
-    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    ax.set_title(_annotation(report), fontsize=9)
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=drawn.seen)
+    ax.set_title(_annotation(report, drawn.metric), fontsize=9)
 
 
 def draw_counts(report: Report, ax: "Axes") -> None:
     """How many samples each bin holds, under a reliability diagram."""
-    filled = [row for row in report.bins if row.samples]
-    width = 1 / len(report.bins)
+    drawn = _Drawn.of(report)
+    filled = [row for row in drawn.bins if row.samples]
+    width = 1 / len(drawn.bins)
     shares = [100 * row.samples / report.num_samples for row in filled]
     middle = [(row.low + row.high) / 2 for row in filled]
     ax.bar(middle, shares, width=0.94 * width, color=FAINT, zorder=1)
@@ -226,25 +261,36 @@ def draw_counts(report: Report, ax: "Axes") -> None:
             fontsize=6.5,
             zorder=3,
         )
-    _lines(ax, report.mean_accuracy, report.mean_confidence)
-    ax.legend(loc="upper left", fontsize=8)
-    ax.set(ylabel="% of samples", xlim=(0, 1), ylim=(0, max(shares) * 1.35))
+    if report.positive is None:
+        _lines(ax, report.mean_accuracy, report.mean_confidence)
+    else:
+        _lines(ax, report.positive.frequency, report.positive.mean_probability, ("happens", "mean P"))
+    # Above the panel: within it there is no place that the bars of every report leave free.
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8, borderaxespad=0)
+    ax.set(ylabel="% of samples", xlim=(0, 1), ylim=(0, max(shares) * 1.2))
 
 
-def _lines(ax: "Axes", accuracy: float, confidence: float) -> None:
-    for value, dashes, name in ((accuracy, "-", "accuracy"), (confidence, ":", "mean confidence")):
+def _lines(
+    ax: "Axes",
+    accuracy: float,
+    confidence: float,
+    names: tuple[str, str] = ("accuracy", "mean confidence"),
+) -> None:
+    for value, dashes, name in zip((accuracy, confidence), "-:", names, strict=True):
         text = f"{name} {100 * value:.1f} %"
         ax.axvline(value, color=INK, linestyle=dashes, linewidth=1.3, label=text, zorder=2)
 
 
-def _annotation(report: Report) -> str:
-    if "ece" not in report.metrics:
+def _annotation(report: Report, metric: str) -> str:
+    if metric not in report.metrics:
         return ""
-    ece = report["ece"]
-    return (
-        f"ECE {100 * ece.value:.1f} % ({100 * ece.low:.1f} – {100 * ece.high:.1f}), "
-        f"by chance alone {100 * (ece.noise_floor or 0):.1f} %"
-    )
+    ece = report[metric]
+    value = f"{100 * ece.value:.1f} % ({100 * ece.low:.1f} – {100 * ece.high:.1f})"
+    chance = f"by chance alone {100 * (ece.noise_floor or 0):.1f} %"
+    if metric == "ece":
+        return f"ECE {value}, {chance}"
+    beside = f", top label {100 * report['ece'].value:.1f} %" if "ece" in report.metrics else ""
+    return f"ECE of the positive class {value}\n{chance}{beside}"
 
 
 def _top(probs: Array, labels: Array, from_logits: bool) -> "tuple[Tensor, Tensor]":

@@ -1,0 +1,182 @@
+"""Two classes: how far the probability of the positive class lies from how often it happens.
+
+The top label of two classes hides this. Where a model says 60 % and 50 % happen, and says 40 % and 30 % happen,
+it is over-confident in class 1 and under-confident in class 0, and the two cancel in every bin of confidence.
+"""
+
+from collections.abc import Sequence
+
+from macc.metrics._binning import TopLabels, bin_index, class_labels, top_bins
+from macc.metrics._calibration_errors import max_gap, mean_gap, residuals_on_grid, smooth_error
+from macc.metrics._inputs import Array, check_bins, predictions
+from macc.words import quoted
+
+
+def positive_ece(
+    probs: Array,
+    labels: Array,
+    *,
+    positive: int = 1,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> float:
+    r"""Expected calibration error of the positive class of two.
+
+    .. math:: \sum_{b} \frac{|B_b|}{N} \bigl| \operatorname{freq}(B_b) - \operatorname{prob}(B_b) \bigr|
+
+    Bins of equal width cut the probability of the positive class over all of :math:`[0, 1]`;
+    :math:`\operatorname{prob}` is its mean in a bin, and :math:`\operatorname{freq}` the share of samples of that class.
+
+    Args:
+        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
+        labels: Class indices ``(N,)``.
+        positive: The class to look at, 0 or 1.
+        bins: Number of bins, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``. It equals the entry of :func:`classwise_ece` for this class.
+
+    Example:
+        >>> from macc import metrics
+        >>> probs, labels = [0.6, 0.6, 0.4, 0.4], [1, 0, 0, 0]
+        >>> round(metrics.positive_ece(probs, labels), 6), round(metrics.ece(probs, labels), 6)
+        (0.25, 0.15)
+
+    Reference:
+        Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, AAAI 2015.
+    """
+    check_bins(bins)
+    one = _of_class(probs, labels, positive, from_logits, normalise)
+    return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins).gaps, len(one.correct))
+
+
+def positive_mce(
+    probs: Array,
+    labels: Array,
+    *,
+    positive: int = 1,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> float:
+    r"""Maximum calibration error of the positive class of two: the largest gap of any bin that holds a sample.
+
+    .. math:: \max_{b : |B_b| > 0} \bigl| \operatorname{freq}(B_b) - \operatorname{prob}(B_b) \bigr|
+
+    Args:
+        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
+        labels: Class indices ``(N,)``.
+        positive: The class to look at, 0 or 1.
+        bins: Number of bins, as in :func:`positive_ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``; a bin of one sample can decide it.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.positive_mce([0.6, 0.6, 0.4, 0.4], [1, 0, 0, 0]), 6)
+        0.4
+    """
+    check_bins(bins)
+    one = _of_class(probs, labels, positive, from_logits, normalise)
+    return max_gap(top_bins(one, bin_index(one.confidence, bins), bins))
+
+
+def positive_smooth_ece(
+    probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its probability.
+
+    .. math:: \sigma^* = \int_0^1 \Bigl| \frac1N \sum_i \bigl(1[y_i = 1] - p_i\bigr) K_{\sigma^*}(t, p_i) \Bigr| dt
+
+    Args:
+        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
+        labels: Class indices ``(N,)``.
+        positive: The class to look at, 0 or 1.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.positive_smooth_ece([0.6, 0.6, 0.4, 0.4], [1, 0, 0, 0]), 3)
+        0.25
+
+    Reference:
+        Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
+    """
+    one = _of_class(probs, labels, positive, from_logits, normalise)
+    residuals = residuals_on_grid(one.confidence, (one.correct - one.confidence)[None])
+    return float(smooth_error(residuals / len(one.correct)))
+
+
+def positive_brier(
+    probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False
+) -> float:
+    r"""The usual Brier score of two classes: mean squared error of the probability of the positive class.
+
+    .. math:: \frac1N \sum_i \bigl( p_i - 1[y_i = 1] \bigr)^2
+
+    Args:
+        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
+        labels: Class indices ``(N,)``.
+        positive: The class to look at, 0 or 1.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The score, in ``[0, 1]``; half of :func:`brier`, which sums over both classes.
+
+    Example:
+        >>> from macc import metrics
+        >>> metrics.positive_brier([0.5, 0.75], [0, 1]), metrics.brier([0.5, 0.75], [0, 1])
+        (0.15625, 0.3125)
+
+    Reference:
+        Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
+    """
+    one = _of_class(probs, labels, positive, from_logits, normalise)
+    return float((one.confidence - one.correct).square().mean())
+
+
+def positive_index(positive: int | str | None, classes: Sequence[str]) -> int | None:
+    """Which class verdicts are about: class 1 of two unless another is named, and none of more than two."""
+    if len(classes) != 2:
+        if positive is not None:
+            raise ValueError(
+                f"positive={positive!r} picks one of two classes, and there are {len(classes)}; leave it out"
+            )
+        return None
+    if positive is None:
+        return 1
+    if isinstance(positive, str):
+        if positive not in classes:
+            raise ValueError(
+                f"no class is called {quoted(positive)}; the classes are {quoted(classes[0])} and {quoted(classes[1])}"
+            )
+        return list(classes).index(positive)
+    _check_index(positive)
+    return positive
+
+
+def _check_index(positive: int) -> None:
+    if isinstance(positive, bool) or positive not in (0, 1):
+        raise ValueError(f"positive must be 0 or 1, the index of the positive class, got {positive!r}")
+
+
+def _of_class(probs: Array, labels: Array, positive: int, from_logits: bool, normalise: bool) -> TopLabels:
+    _check_index(positive)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    if given.num_classes != 2:
+        raise ValueError(
+            f"a positive class exists among two classes, and probs has {given.num_classes}; "
+            "classwise_ece has the error of each class"
+        )
+    return class_labels(given.blocks(), positive)
