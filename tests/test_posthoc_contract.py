@@ -153,11 +153,42 @@ def test_a_class_without_samples(name):
     probs = fitted(logits)
 
     assert np.isfinite(probs).all()
-    if getattr(methods()[name], "needs_every_class", False):
+    if methods()[name].needs_every_class:
         absent = 1 if name in TWO_ONLY else 2
         assert any(f"class {absent} has no samples" in note for note in fitted.notes)
         assert any(f"class {absent} has no samples" in str(warning.message) for warning in caught)
         assert (probs[:, absent] > 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_classes_without_samples_do_no_harm_to_data_that_have_them(name):
+    """Over random models and absent classes, on all classes: about as good as tempering or as doing nothing."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        classes = 2 if name in TWO_ONLY else (3, 5, 8)[seed % 3]
+        factors, offsets = rng.uniform(0.5, 2, classes), rng.normal(size=classes)
+        truth = (1.5, 3.0)[seed % 2] * rng.normal(size=(1300, classes))
+        labels = (truth + rng.gumbel(size=truth.shape)).argmax(1)
+        logits = 2 * (factors * truth + offsets) + rng.normal(size=truth.shape)
+        absent = rng.permutation(classes)[: max(1, classes // 3)]
+        seen = ~np.isin(labels, absent) & (np.arange(1300) < 500)
+        fresh, answers = logits[500:], labels[500:]
+        fitted = fit(name, logits[seen], labels[seen])
+        before = fit("Identity", logits, labels)(fresh)
+        # MetaCal pays accuracy for its bound, whatever the classes.
+        usual = [
+            before,
+            fit("Temperature", logits[seen], labels[seen])(fresh),
+            fit(name, logits, labels)(fresh),
+        ]
+
+        worst = max(metrics.nll(probs, answers) for probs in usual)
+        assert metrics.nll(fitted(fresh), answers) < worst + 0.02
+        least = min(metrics.accuracy(probs, answers) for probs in usual)
+        assert metrics.accuracy(fitted(fresh), answers) > least - 0.05
+        if methods()[name].needs_every_class:
+            tempered = torch.from_numpy(fresh / fitted.temperature).softmax(1)
+            np.testing.assert_allclose(fitted(fresh)[:, absent], tempered[:, absent], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet", "best"])

@@ -131,7 +131,9 @@ def test_a_class_without_samples_is_only_tempered():
     logits, labels = data(800)
     logits, labels = logits[labels != 2], labels[labels != 2]
     temperature = posthoc.Temperature.fit(logits, labels).temperature
-    with pytest.warns(UserWarning, match="class 2 has no samples in the validation set; its score is only"):
+    with pytest.warns(
+        UserWarning, match="class 2 has no samples in the validation set; its probability is only tempered"
+    ):
         fitted = posthoc.MatrixScaling.fit(logits, labels)
 
     np.testing.assert_allclose(fitted.weight[2], np.eye(4)[2] / temperature, rtol=1e-12)

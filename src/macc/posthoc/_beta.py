@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from macc.metrics._inputs import Array
-from macc.posthoc._base import Calibrator, Floats, absent_notes, accept, parameter, sample
+from macc.posthoc._base import Floats, accept, parameter, sample
 from macc.posthoc._binned import log_and_rest
+from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._optimise import minimise
-from macc.posthoc._temperature import best_temperature, check_temperature
 
 
 @dataclass(frozen=True, eq=False)
-class Beta(Calibrator):
+class Beta(ClassWise):
     r"""The curve that is right when probabilities of hits and of misses follow beta distributions.
 
     .. math:: p_j \leftarrow \sigma\bigl(a_j \log q_j - b_j \log(1 - q_j) + c_j\bigr), \qquad
@@ -25,7 +25,6 @@ class Beta(Calibrator):
     penalty of half the squared distance from a = b = 1, c = 0 on the sum of the losses keeps curves finite.
 
     Args:
-        temperature: The temperature T.
         a: ``(K,)``.
         b: ``(K,)``.
         c: ``(K,)``.
@@ -43,13 +42,11 @@ class Beta(Calibrator):
         Kull, Silva Filho and Flach, *Beta calibration*, AISTATS 2017.
     """
 
-    temperature: float
     a: Floats = parameter("K")
     b: Floats = parameter("K")
     c: Floats = parameter("K")
 
     holds_identity: ClassVar[bool] = True
-    needs_every_class: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, logits: Array, labels: Array) -> "Beta":
@@ -64,9 +61,8 @@ class Beta(Calibrator):
         """
         data = sample(logits, labels)
         classes, size = data.num_classes, data.num_samples
-        tempered = best_temperature(data)
-        temperature = tempered.value
-        free = (data.counts > 0).double().cpu().numpy()
+        around = tempering(data)
+        temperature, free = around["temperature"], around["present"]
         start = np.repeat([1.0, 1.0, 0.0], classes)
 
         def objective(at: Floats) -> tuple[float, Floats]:
@@ -88,16 +84,15 @@ class Beta(Calibrator):
             return (loss + away @ away / 2) / size, slope / size
 
         found = minimise(objective, start, bounds=[(0.0, None)] * 2 * classes + [(None, None)] * classes)
-        notes = tempered.notes + found.notes + absent_notes(data, "its probability is only tempered")
-        return accept(cls(classes, temperature, *found.at.reshape(3, classes), notes=notes), data)
+        around["notes"] += found.notes
+        a, b, c = found.at.reshape(3, classes)
+        return accept(cls(classes, a=a, b=b, c=c, **around), data)
 
-    def _check(self) -> None:
-        check_temperature(type(self).__name__, self.temperature)
+    def _check_parameters(self) -> None:
         if (self.a < 0).any() or (self.b < 0).any():
             raise ValueError("Beta.a and Beta.b must be at least 0")
 
-    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor) -> Tensor:
         log_q, log_rest = log_and_rest(logits / self.temperature)
         a, b, c = (logits.new_tensor(part) for part in (self.a, self.b, self.c))
-        scores = torch.nn.functional.logsigmoid(a * log_q - b * log_rest + c)
-        return scores - scores.logsumexp(1, keepdim=True)
+        return torch.nn.functional.logsigmoid(a * log_q - b * log_rest + c)

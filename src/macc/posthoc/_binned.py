@@ -6,20 +6,18 @@ the classes, keeps every probability above 0.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from macc.metrics._inputs import Array, check_bins
-from macc.posthoc._base import Calibrator, Floats, Sample, absent_notes, accept, parameter, sample
-
-_ABSENT = "its probabilities stay as they are before rows are divided by their sum"
+from macc.posthoc._base import Floats, accept, parameter, sample
+from macc.posthoc._classwise import ClassWise, tempering
 
 
 @dataclass(frozen=True, eq=False)
-class Histogram(Calibrator):
+class Histogram(ClassWise):
     r"""Histogram binning: the share of hits among validation samples of about the same probability.
 
     .. math:: p_j \leftarrow \frac{\text{hits}_b + 1 / K}{\text{samples}_b + 1},
@@ -30,7 +28,6 @@ class Histogram(Calibrator):
     Args:
         edges: Upper edges of all bins but the last, as log-odds, ``(K, bins - 1)``.
         values: What each bin gives, ``(K, bins)``.
-        present: 1 for classes that the validation set has, 0 for those whose probabilities stay, ``(K,)``.
 
     Example:
         >>> from macc import posthoc
@@ -45,9 +42,6 @@ class Histogram(Calibrator):
 
     edges: Floats = parameter("K", "*")
     values: Floats = parameter("K", "*")
-    present: Floats = parameter("K")
-
-    needs_every_class: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, logits: Array, labels: Array, *, bins: int = 15) -> "Histogram":
@@ -72,22 +66,20 @@ class Histogram(Calibrator):
             at = edges[j].searchsorted(odds[:, j])
             hits = np.bincount(at, weights=targets == j, minlength=bins)
             values[j] = (hits + uniform) / (np.bincount(at, minlength=bins) + 1)
-        notes = absent_notes(data, _ABSENT)
-        return accept(cls(data.num_classes, edges, values, _present(data), notes=notes), data)
+        return accept(cls(data.num_classes, edges=edges, values=values, **tempering(data)), data)
 
-    def _check(self) -> None:
+    def _check_parameters(self) -> None:
         if self.values.shape[1] != self.edges.shape[1] + 1 or (np.diff(self.edges) < 0).any():
             raise ValueError("Histogram.edges must rise, and be one fewer than the values")
-        _check_values("Histogram", self.values, self.present)
+        _check_values("Histogram", self.values)
 
-    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor) -> Tensor:
         at = torch.searchsorted(logits.new_tensor(self.edges), log_odds(logits).T.contiguous())
-        mapped = logits.new_tensor(self.values).gather(1, at).T
-        return _normalised(mapped, logits, self.present, float(self.values.min()))
+        return logits.new_tensor(self.values).log().gather(1, at).T
 
 
 @dataclass(frozen=True, eq=False)
-class Isotonic(Calibrator):
+class Isotonic(ClassWise):
     r"""Isotonic regression: for each class, the best curve that never falls.
 
     .. math:: p_j \leftarrow \frac{N f_j(p_j) + 1 / K}{N + 1}, \qquad
@@ -99,7 +91,6 @@ class Isotonic(Calibrator):
         x: Log-odds at which the curves are given, those of all classes one after the other.
         y: The curves there.
         sizes: How many of them each class has, ``(K,)``.
-        present: 1 for classes that the validation set has, 0 for those whose probabilities stay, ``(K,)``.
 
     Example:
         >>> from macc import posthoc
@@ -115,9 +106,6 @@ class Isotonic(Calibrator):
     x: Floats = parameter("*")
     y: Floats = parameter("*")
     sizes: Floats = parameter("K")
-    present: Floats = parameter("K")
-
-    needs_every_class: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, logits: Array, labels: Array) -> "Isotonic":
@@ -136,23 +124,20 @@ class Isotonic(Calibrator):
         smooth = (data.num_samples * np.concatenate([y for _, y in curves]) + 1 / data.num_classes) / (
             data.num_samples + 1
         )
-        return accept(
-            cls(
-                data.num_classes,
-                np.concatenate([x for x, _ in curves]),
-                smooth,
-                np.array([float(len(x)) for x, _ in curves]),
-                _present(data),
-                notes=absent_notes(data, _ABSENT),
-            ),
-            data,
+        fitted = cls(
+            data.num_classes,
+            x=np.concatenate([x for x, _ in curves]),
+            y=smooth,
+            sizes=np.array([float(len(x)) for x, _ in curves]),
+            **tempering(data),
         )
+        return accept(fitted, data)
 
-    def _check(self) -> None:
+    def _check_parameters(self) -> None:
         whole = (self.sizes >= 1).all() and (self.sizes == self.sizes.round()).all()
         if not whole or not self.sizes.sum() == len(self.x) == len(self.y):
             raise ValueError("Isotonic.sizes must add up to the number of x and of y")
-        _check_values("Isotonic", self.y, self.present)
+        _check_values("Isotonic", self.y)
         for x, y in self._curves():
             if (np.diff(x) < 0).any() or (np.diff(y) < 0).any():
                 raise ValueError("Isotonic.x and y must rise within each class")
@@ -161,10 +146,10 @@ class Isotonic(Calibrator):
         ends = self.sizes.cumsum().astype(int)[:-1]
         return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
 
-    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor) -> Tensor:
         odds = log_odds(logits).T.cpu().numpy()
         mapped = np.stack([np.interp(row, *curve) for row, curve in zip(odds, self._curves(), strict=True)])
-        return _normalised(torch.from_numpy(mapped).to(logits).T, logits, self.present, float(self.y.min()))
+        return torch.from_numpy(mapped).to(logits).T.log()
 
 
 def log_and_rest(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,22 +168,9 @@ def log_odds(logits: Tensor) -> Tensor:
     return log_probs - rest
 
 
-def _present(data: Sample) -> Floats:
-    return (data.counts > 0).double().cpu().numpy()
-
-
-def _check_values(owner: str, values: Floats, present: Floats) -> None:
+def _check_values(owner: str, values: Floats) -> None:
     if not ((values > 0) & (values <= 1)).all():
         raise ValueError(f"{owner} must give probabilities above 0 and at most 1")
-    if not np.isin(present, (0, 1)).all():
-        raise ValueError(f"{owner}.present must hold 0 and 1")
-
-
-def _normalised(mapped: Tensor, logits: Tensor, present: Floats, least: float) -> Tensor:
-    """Rows divided by their sum, classes that were absent keeping what the model says."""
-    given = logits.softmax(1).clamp(min=least)
-    mapped = torch.where(logits.new_tensor(present) == 1, mapped, given)
-    return (mapped / mapped.sum(1, keepdim=True)).log()
 
 
 def _equal_mass(x: Floats, bins: int) -> Floats:

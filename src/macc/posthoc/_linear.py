@@ -8,22 +8,20 @@ data, penalties mean the same for logits of any scale, and the objective is conv
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from macc.metrics._inputs import Array
-from macc.posthoc._base import Calibrator, Floats, Sample, absent_notes, accept, blocks, parameter, sample
+from macc.posthoc._base import Floats, Sample, accept, blocks, parameter, sample
+from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._optimise import check_penalty, minimise
-from macc.posthoc._temperature import best_temperature
-
-_ABSENT = "its score is only tempered"
 
 
 @dataclass(frozen=True, eq=False)
-class Platt(Calibrator):
+class Platt(ClassWise):
     r"""A logistic curve of the difference of the two logits; two classes only.
 
     .. math:: P(1) = \sigma(a (z_1 - z_0) + b)
@@ -50,7 +48,6 @@ class Platt(Calibrator):
     intercept: float
 
     holds_identity: ClassVar[bool] = True
-    needs_every_class: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, logits: Array, labels: Array) -> "Platt":
@@ -68,8 +65,8 @@ class Platt(Calibrator):
             raise ValueError(
                 f"Platt is for two classes, and logits has {data.num_classes}; use VectorScaling or Temperature"
             )
-        tempered = best_temperature(data)
-        temperature = tempered.value
+        around = tempering(data)
+        temperature = around["temperature"]
         margins = data.map(_margins) / temperature
         hits = data.labels.cpu().double()
 
@@ -82,20 +79,20 @@ class Platt(Calibrator):
             return float(loss) + float(away @ away) / (2 * len(hits)), gradient + away / len(hits)
 
         found = minimise(objective, np.array([1.0, 0.0]))
-        notes = tempered.notes + found.notes + absent_notes(data, "the curve claims to know that it is rare")
-        return accept(cls(2, found.at[0] / temperature, found.at[1], notes=notes), data)
+        around["notes"] += found.notes
+        return accept(cls(2, slope=found.at[0] / temperature, intercept=found.at[1], **around), data)
 
-    def _check(self) -> None:
+    def _check_parameters(self) -> None:
         if self.num_classes != 2:
             raise ValueError(f"Platt.num_classes must be 2, got {self.num_classes}")
 
-    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor) -> Tensor:
         scores = self.slope * _margins(logits) + self.intercept
-        return torch.nn.functional.logsigmoid(torch.stack([-scores, scores], dim=1))
+        return torch.stack([torch.zeros_like(scores), scores], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
-class VectorScaling(Calibrator):
+class VectorScaling(ClassWise):
     r"""A factor and an offset for each class.
 
     .. math:: \operatorname{softmax}(w \circ (z - \bar z) + b)
@@ -123,7 +120,6 @@ class VectorScaling(Calibrator):
     bias: Floats = parameter("K")
 
     holds_identity: ClassVar[bool] = True
-    needs_every_class: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, logits: Array, labels: Array, *, penalty: float = 1.0) -> "VectorScaling":
@@ -140,25 +136,22 @@ class VectorScaling(Calibrator):
         """
         check_penalty("penalty", penalty)
         data = sample(logits, labels)
-        tempered = best_temperature(data)
         ones = np.ones(data.num_classes)
-        weight, bias, notes = _fit_map(data, centred, tempered.value, ones, penalty * ones, penalty)
-        return accept(cls(data.num_classes, weight, bias, notes=tempered.notes + notes), data)
+        return accept(cls(data.num_classes, **_fit_map(data, centred, ones, penalty * ones, penalty)), data)
 
-    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor) -> Tensor:
         weight, bias = logits.new_tensor(self.weight), logits.new_tensor(self.bias)
-        return torch.addcmul(bias, centred(logits), weight).log_softmax(1)
+        return torch.addcmul(bias, centred(logits), weight)
 
 
 @dataclass(frozen=True, eq=False)
-class _MatrixMap(Calibrator):
+class _MatrixMap(ClassWise):
     """A linear map of some features of the logits, as many as there are classes."""
 
     weight: Floats = parameter("K", "K")
     bias: Floats = parameter("K")
 
     holds_identity: ClassVar[bool] = True
-    needs_every_class: ClassVar[bool] = True
 
     @classmethod
     def fit(
@@ -180,20 +173,18 @@ class _MatrixMap(Calibrator):
         off = 10.0 * data.num_classes if off_diagonal is None else off_diagonal
         check_penalty("off_diagonal", off)
         check_penalty("bias", bias)
-        start, tempered = np.eye(data.num_classes), best_temperature(data)
+        start = np.eye(data.num_classes)
         costs = np.where(start == 1, bias, off)
-        weight, offset, notes = _fit_map(data, cls._features, tempered.value, start, costs, bias)
-        return accept(cls(data.num_classes, weight, offset, notes=tempered.notes + notes), data)
+        return accept(cls(data.num_classes, **_fit_map(data, cls._features, start, costs, bias)), data)
 
     @staticmethod
     @abstractmethod
     def _features(logits: Tensor) -> Tensor:
         """The features, ``(N, K)``; their softmax is that of the logits."""
 
-    def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
+    def _scores(self, logits: Tensor) -> Tensor:
         weight, bias = logits.new_tensor(self.weight), logits.new_tensor(self.bias)
-        scores = torch.addmm(bias, self._features(logits), weight.T)
-        return scores.log_softmax(1)
+        return torch.addmm(bias, self._features(logits), weight.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,28 +260,25 @@ def _margins(logits: Tensor) -> Tensor:
 def _fit_map(
     data: Sample,
     features: Callable[[Tensor], Tensor],
-    temperature: float,
     start: Floats,
     costs: Floats,
     bias_cost: float,
-) -> tuple[Floats, Floats, tuple[str, ...]]:
-    """Weight, bias and notes of a linear map of the features.
+) -> dict[str, Any]:
+    """The fields of a linear map of the features, which are divided by the best temperature.
 
     Args:
         data: What to fit to.
         features: Of some rows, ``(N, K)``.
-        temperature: What the features are divided by, and the weight in the end.
         start: The weight that is temperature scaling, ``(K,)`` for a diagonal or ``(K, K)``.
         costs: What half the squared change of each weight costs.
         bias_cost: The same of each offset.
     """
+    around = tempering(data)
+    temperature, free, absent = around["temperature"], around["present"], data.absent
     size, rows = data.num_samples, data.map(lambda rows: features(rows) / temperature)
     labels = data.labels.cpu()
-    # Nothing but the samples of a class could tell its score; without any it stays tempered, and those of the
-    # others are fitted among themselves, or they would all rise against it.
-    absent = data.absent
-    free = np.ones(data.num_classes)
-    free[absent] = 0
+    # Only the samples of a class can tell its score. Classes without samples stay out of the comparison, or the
+    # scores of all others would rise against theirs.
     free_weights = free.reshape(-1, *[1] * (start.ndim - 1))
 
     def objective(at: Floats) -> tuple[float, Floats]:
@@ -314,4 +302,5 @@ def _fit_map(
 
     found = minimise(objective, np.concatenate([start.ravel(), np.zeros(data.num_classes)]))
     weight, bias = found.at[: start.size].reshape(start.shape), found.at[start.size :]
-    return weight / temperature, bias, found.notes + absent_notes(data, _ABSENT)
+    around["notes"] += found.notes
+    return {"weight": weight / temperature, "bias": bias, **around}
