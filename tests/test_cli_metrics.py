@@ -77,7 +77,10 @@ def test_rows_are_normalised_on_request(folder):
 
     code, _, err = run("evaluate", "p.npz")
     assert code == 2
-    assert "row 0 of probs sums to 2" in err
+    assert (
+        "p.npz, row 1: the probabilities sum to 2, not 1; rename the key to 'logits' if these are logits, or add --normalise"
+        in err
+    )
     assert run("evaluate", "p.npz", "--normalise", "--json", "out.json")[0] == 0
     assert saved(folder / "out.json")["sce"] == pytest.approx(metrics.sce(probs, labels))
 
@@ -202,7 +205,7 @@ def test_compare_refuses_other_samples(folder):
     write_csv(folder / "e.csv", probs, labels, ["label", "x", "z", "y"])
 
     assert "a.npz has 30 samples and b.npz has 29" in run("compare", "a.npz", "b.npz")[2]
-    assert "disagree on the label of sample 5" in run("compare", "a.npz", "c.npz")[2]
+    assert "a.npz, row 5, and c.npz, row 5, disagree on labels" in run("compare", "a.npz", "c.npz")[2]
     assert "class columns" in run("compare", "d.csv", "e.csv")[2]
 
 
@@ -258,7 +261,7 @@ BAD = {
     "words.npz": (zipped(probs=npy_bytes(np.array(["a", "b"])), labels=Y), "not numbers"),
     "nan.npz": (
         zipped(probs=npy_bytes(np.array([[0.6, 0.4], [np.nan, 0.7]])), labels=Y),
-        r"probs[1, 0] is nan",
+        "nan.npz, row 2: the probability of class 0 is nan",
     ),
     "range.npz": (
         zipped(probs=P, labels=npy_bytes(np.array([0, 2]))),
@@ -266,8 +269,8 @@ BAD = {
     ),
     "short.npz": (zipped(probs=P, labels=npy_bytes(np.array([0]))), "2 samples and labels has 1"),
     "floats.npz": (
-        zipped(probs=P, labels=npy_bytes(np.array([0.0, 1.0]))),
-        "labels must be integer class indices",
+        zipped(probs=P, labels=npy_bytes(np.array([0.0, 0.5]))),
+        "floats.npz, row 2: the label '0.5' is not a class index",
     ),
     "nothing.npz": (
         zipped(probs=npy_bytes(np.empty((0, 2))), labels=npy_bytes(np.empty(0, int))),
@@ -280,12 +283,21 @@ BAD = {
     "one.csv": (b"label,score\n1,0.5\n", "for two classes call it 'prob'"),
     "text.csv": (b"label,a,b\n0,0.5,0.5\n1,high,0.5\n", "line 3: 'high' in column 'a' is not a number"),
     "blank.csv": (b"label,a,b\n0,,1\n", "line 2: '' in column 'a' is not a number"),
-    "nan.csv": (b"label,a,b\n0,nan,0.5\n", "probs[0, 0] is nan"),
+    "nan.csv": (b"label,a,b\n0,nan,0.5\n", "nan.csv, line 2: the probability of 'a' is nan"),
     "fields.csv": (b"label,a,b\n0,0.5\n", "line 2: 2 fields where the header has 3"),
     "twice.csv": (b"label,a,a\n0,0.5,0.5\n", "the column 'a' appears twice"),
-    "unknown.csv": (b"label,a,b\nc,0.5,0.5\n", "the label 'c' of sample 1 is not a class index"),
-    "mixed.csv": (b"label,a,b\na,0.5,0.5\n1,0.5,0.5\n", "mixes class names and class indices"),
-    "range.csv": (b"label,a,b\n5,0.5,0.5\n", "labels must lie in [0, 1] for 2 classes, got 5"),
+    "unknown.csv": (
+        b"label,a,b\nc,0.5,0.5\n",
+        "line 2: the label 'c' is not the name of a class nor a class index; the classes are a, b",
+    ),
+    "mixed.csv": (
+        b"label,a,b\na,0.5,0.5\n1,0.5,0.5\n",
+        "line 3: the label '1' mixes class names and class indices",
+    ),
+    "range.csv": (
+        b"label,a,b\n5,0.5,0.5\n",
+        "range.csv, line 2: labels must lie in [0, 1] for 2 classes, got 5",
+    ),
     "binary.csv": (b"\xff\xfe\x00label", "is not UTF-8 text"),
     "model.pt": (b"PK", "macc reads .npz, .npy, .csv or .parquet, not .pt"),
 }

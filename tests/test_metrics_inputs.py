@@ -45,7 +45,7 @@ def test_the_contract_finds_the_metrics():
         (PROBS.astype(int), LABELS, "probs must be floating-point, got int64"),
         (PROBS[None], LABELS[:1], r"\(N, K\), or \(N,\) for two classes, got \(1, 5, 3\)"),
         (PROBS[:, :1], LABELS, "one class; for two classes pass both columns"),
-        (PROBS * 2, LABELS, "row 0 of probs sums to 2, not 1; pass from_logits=True for logits"),
+        (PROBS * 2, LABELS, r"probs\[0\] sums to 2, not 1; pass from_logits=True if these are logits"),
         (np.where(PROBS == 0.4, np.nan, PROBS), LABELS, r"probs\[1, 1\] is nan"),
         (np.where(PROBS == 0.4, np.inf, PROBS), LABELS, r"probs\[1, 1\] is inf"),
         (PROBS - 0.2, LABELS, r"probs\[0, 2\] is -0.1, and a probability is never negative"),
@@ -81,7 +81,7 @@ def test_rows_are_normalised_on_request(name):
     np.testing.assert_allclose(
         value(name, PROBS * 4, LABELS, normalise=True), value(name, PROBS, LABELS), rtol=1e-12, atol=1e-15
     )
-    with pytest.raises(ValueError, match="row 0 of probs sums to 0 and cannot be normalised"):
+    with pytest.raises(ValueError, match=r"probs\[0\] sums to 0 and cannot be normalised"):
         getattr(metrics, name)(PROBS * 0, LABELS, normalise=True)
     with pytest.raises(ValueError, match="applies to probabilities"):
         getattr(metrics, name)(PROBS, LABELS, normalise=True, from_logits=True)
@@ -208,7 +208,7 @@ def test_half_precision_rows_of_many_classes_are_checked_too(dtype):
     labels = torch.zeros(100, dtype=torch.long)
     good = torch.randn(100, 1000, generator=torch.Generator().manual_seed(0)).softmax(1).to(dtype)
     metrics.ece(good, labels)
-    with pytest.raises(ValueError, match="row 0 of probs sums to"):
+    with pytest.raises(ValueError, match=r"probs\[0\] sums to"):
         metrics.ece(4 * good, labels)
-    with pytest.raises(ValueError, match="row 0 of probs sums to 0"):
+    with pytest.raises(ValueError, match=r"probs\[0\] sums to 0"):
         metrics.ece(torch.zeros_like(good), labels)

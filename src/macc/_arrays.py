@@ -4,13 +4,16 @@ import math
 import sys
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
+
+from macc.words import quoted, shown
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
@@ -38,50 +41,108 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, Arr
         ...     read_npz(path)
         {'labels': array([0, 1, 2])}
     """
-    arrays: dict[str, Array] = {}
+    with open_npz(path) as members:
+        if wanted is None:
+            members.check_all_arrays()
+            wanted = members.names
+        return {name: members.read(name) for name in members.names if name in wanted}
+
+
+class Members:
+    """The arrays in an open ``.npz`` file; what each is can be known before any is unpacked."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile):
+        self._path = path
+        self._archive = archive
+        self._entries: dict[str, zipfile.ZipInfo] = {}
+        self._others: list[str] = []
+        room = DEFLATE * path.stat().st_size
+        for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if name in self._entries:
+                raise ValueError(f"{shown(path)} holds the array {quoted(name)} twice; write it anew")
+            if name == entry.filename:
+                self._others.append(name)
+                continue
+            room -= entry.file_size
+            if entry.file_size > DEFLATE * entry.compress_size or room < 0:
+                raise ValueError(
+                    f"{self._what(name)} claims {entry.file_size} bytes, more than the file can hold; write it anew"
+                )
+            self._entries[name] = entry
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the arrays, in the order of the file."""
+        return list(self._entries)
+
+    def check_all_arrays(self) -> None:
+        """Refuse a file that holds anything else."""
+        if self._others:
+            raise ValueError(
+                f"{shown(self._path)} holds {quoted(self._others[0])}, which is not an array; "
+                "write it with numpy.savez"
+            )
+
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and type of an array, for the price of its first bytes."""
+        with self._archive.open(self._entries[name]) as file:
+            shape, _, dtype = _header(file, self._entries[name].file_size, self._what(name))
+        return shape, dtype
+
+    def read(self, name: str) -> Array:
+        """An array."""
+        with self._archive.open(self._entries[name]) as file:
+            return _read(file, self._entries[name].file_size, self._what(name))
+
+    def _what(self, name: str) -> str:
+        return f"the array {quoted(name)} in {shown(self._path)}"
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Members]:
+    """Open an ``.npz`` file; within the block only its arrays should be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "a.npz"
+        ...     np.savez(path, labels=np.arange(3))
+        ...     with open_npz(path) as members:
+        ...         members.header("labels")[0]
+        (3,)
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                name = entry.filename.removesuffix(".npy")
-                if wanted is not None and (name not in wanted or name == entry.filename):
-                    continue
-                if name == entry.filename:
-                    raise ValueError(
-                        f"{path} holds {entry.filename!r}, which is not an array; write it with numpy.savez"
-                    )
-                what = f"the array {name!r} in {path}"
-                if entry.file_size > DEFLATE * min(entry.compress_size, path.stat().st_size):
-                    raise ValueError(
-                        f"{what} claims {entry.file_size} bytes, more than the file can hold; write it anew"
-                    )
-                with archive.open(entry) as file:
-                    arrays[name] = _read(file, entry.file_size, what)
+            yield Members(path, archive)
     except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
+        raise ValueError(f"there is no file {shown(path)}") from None
     except (*UNREADABLE, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged, cut or not an .npz file ({error}); write it anew") from error
-    return arrays
-
-
-def names_in(path: Path) -> list[str]:
-    """What an ``.npz`` file holds."""
-    with zipfile.ZipFile(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]
+        raise ValueError(
+            f"{shown(path)} is damaged, cut or not an .npz file ({shown(error)}); write it anew"
+        ) from error
 
 
 def read_npy(path: Path) -> Array:
     """The array of an ``.npy`` file, in memory."""
     with path.open("rb") as file:
-        return _read(file, path.stat().st_size, str(path))
+        return _read(file, path.stat().st_size, shown(path))
+
+
+def npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of the array of an ``.npy`` file, for the price of its first bytes."""
+    with path.open("rb") as file:
+        shape, _, dtype = _header(file, path.stat().st_size, shown(path))
+    return shape, dtype
 
 
 def open_npy(path: Path) -> Array:
     """The array of an ``.npy`` file, mapped into memory; the file stays as it is."""
     try:
         with path.open("rb") as file:
-            shape, _, dtype = _header(file, path.stat().st_size, str(path))
+            shape, _, dtype = _header(file, path.stat().st_size, shown(path))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
     # Copy on write: torch wants memory it may write to. What is empty cannot be mapped.
     some = math.prod(shape) * dtype.itemsize > 0
     return np.load(path, mmap_mode="c" if some else None, allow_pickle=False)  # type: ignore[no-any-return]
@@ -106,7 +167,7 @@ def _header(file: IO[bytes], size: int, what: str) -> Header:
         raise
     # A header is a line of Python; numpy's reader of it raises what it likes on a damaged one.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = shown((str(error).splitlines() or [type(error).__name__])[0])
         raise ValueError(f"{what} is damaged or not a numpy array ({reason})") from error
     if dtype.hasobject:
         raise ValueError(f"{what} holds Python objects, which are never loaded; save plain numbers or text")

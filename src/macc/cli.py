@@ -3,14 +3,16 @@
 Nothing heavy is imported here: ``macc --help`` answers without torch.
 """
 
+import inspect
 import io
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 import typer
 
@@ -375,10 +377,67 @@ _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .p
 _Labels = Annotated[
     Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
 ]
-_Logits = Annotated[
-    bool, typer.Option("--logits", help="The scores of an .npy, .csv or .parquet are logits.")
-]
-_LabelColumn = Annotated[str, typer.Option(help="The column of labels in a .csv or .parquet.")]
+_Reading: TypeAlias = dict[str, Any]
+
+
+def _how_to_read(
+    logits: Annotated[
+        bool, typer.Option("--logits", help="The scores of an .npy, .csv or .parquet are logits.")
+    ] = False,
+    label_column: Annotated[str, typer.Option(help="The column of labels in a .csv or .parquet.")] = "label",
+    class_columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="The columns of the classes, in their order; 'p_*' works too. All that are left if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Columns that are not classes.", show_default=False),
+    ] = None,
+    labels_are: Annotated[
+        str | None,
+        typer.Option(
+            metavar="names|indices",
+            help="What labels mean where columns are called 1, 2, 3 and both could be.",
+            show_default=False,
+        ),
+    ] = None,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out samples whose label is empty, NaN or null.")
+    ] = False,
+) -> _Reading:
+    """The options of every command that reads files of predictions, as those of ``open_source``."""
+    return {
+        "logits": logits,
+        "label_column": label_column,
+        "class_columns": class_columns or (),
+        "ignore": ignore or (),
+        "labels_are": labels_are,
+        "drop_missing": drop_missing,
+    }
+
+
+def _reads_predictions(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of ``_how_to_read``, which reach it as the one argument ``reading``."""
+    options = inspect.signature(_how_to_read).parameters
+    own = inspect.signature(command)
+    kept = [parameter for name, parameter in own.parameters.items() if name != "reading"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        reading = _how_to_read(**{name: given.pop(name) for name in options})
+        command(reading=reading, **given)
+
+    vars(run)["__signature__"] = own.replace(parameters=[*kept, *options.values()])
+    run.__annotations__ = {
+        name: parameter.annotation for name, parameter in own.parameters.items() if name != "reading"
+    } | {name: parameter.annotation for name, parameter in options.items()}
+    return run
+
+
 _Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
 _Positive = Annotated[
     str | None,
@@ -398,11 +457,11 @@ _Json = Annotated[Path | None, typer.Option(help="Also write the numbers to this
 
 
 @app.command()
+@_reads_predictions
 def evaluate(
+    reading: _Reading,
     file: _File,
     labels: _Labels = None,
-    logits: _Logits = False,
-    label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
     positive: _Positive = None,
     bins: _Bins = 15,
@@ -428,7 +487,7 @@ def evaluate(
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
-    source = _open(file, labels, logits, label_column)
+    source = _open(file, labels, reading)
     with _progress("measuring") as on_progress:
         if state is not None or source.num_rows > max_rows_in_memory:
             from macc.metrics._partial import stream
@@ -438,7 +497,7 @@ def evaluate(
             if state is not None:
                 sums.save(state)
         else:
-            loaded = source.load()
+            loaded = source.load(normalise=normalise)
             report = macc.evaluate(
                 loaded.scores,
                 loaded.labels,
@@ -490,7 +549,9 @@ def merge(
 
 
 @app.command()
+@_reads_predictions
 def check(
+    reading: _Reading,
     file: _File,
     labels: _Labels = None,
     max_ece: Annotated[
@@ -512,8 +573,6 @@ def check(
     max_nll: Annotated[float | None, typer.Option(help="Largest NLL.")] = None,
     max_brier: Annotated[float | None, typer.Option(help="Largest Brier score.")] = None,
     confidence: _Confidence = 0.95,
-    logits: _Logits = False,
-    label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
     positive: _Positive = None,
     bins: _Bins = 15,
@@ -541,7 +600,7 @@ def check(
     for name, limit in asked.items():
         if not limit > 0:
             raise ValueError(f"--max-{name.replace('_', '-')} must be above 0, got {limit:g}")
-    source = _open(file, labels, logits, label_column)
+    source = _open(file, labels, reading)
     limits: dict[str, float] = {}
     for name, limit in asked.items():
         metric = limited(name, source.num_classes)
@@ -554,7 +613,7 @@ def check(
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
             report = sums.report(confidence=confidence, metrics=list(limits))
         else:
-            loaded = source.load()
+            loaded = source.load(normalise=normalise)
             report = macc.evaluate(
                 loaded.scores,
                 loaded.labels,
@@ -576,7 +635,9 @@ def check(
 
 
 @app.command()
+@_reads_predictions
 def compare(
+    reading: _Reading,
     a: Annotated[
         Path, typer.Argument(help="Predictions of model A: .npz, .npy, .csv or .parquet.", show_default=False)
     ],
@@ -584,8 +645,6 @@ def compare(
         Path, typer.Argument(help="Predictions of model B on the same samples.", show_default=False)
     ],
     labels: _Labels = None,
-    logits: _Logits = False,
-    label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
     positive: _Positive = None,
     bins: _Bins = 15,
@@ -595,9 +654,14 @@ def compare(
 ) -> None:
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
     from macc import metrics
-    from macc.metrics._files import same_samples
+    from macc.metrics._sources import check_same_files, check_same_samples
 
-    sources = [_open(file, labels, logits, label_column) for file in (a, b)]
+    # Only an .npy needs labels of its own; the other file may hold them.
+    arrays = [file.suffix.lower() == ".npy" for file in (a, b)]
+    sources = [
+        _open(file, labels if array or not any(arrays) else None, reading)
+        for file, array in zip((a, b), arrays, strict=True)
+    ]
     with _progress("comparing") as on_progress:
         if max(source.num_rows for source in sources) > max_rows_in_memory:
             from macc.metrics._partial import stream_comparison
@@ -611,8 +675,9 @@ def compare(
                 on_progress=on_progress,
             )
         else:
-            one, two = (source.load() for source in sources)
-            same_samples(a, one, b, two)
+            check_same_files(*sources)
+            one, two = (source.load(normalise=normalise) for source in sources)
+            check_same_samples(sources[0], one, sources[1], two)
             both_logits = one.from_logits and two.from_logits
             scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
             result = metrics.compare(
@@ -631,7 +696,9 @@ def compare(
 
 
 @app.command()
+@_reads_predictions
 def calibrate(
+    reading: _Reading,
     fit: Annotated[
         list[Path],
         typer.Option(
@@ -644,6 +711,16 @@ def calibrate(
     apply: Annotated[
         Path, typer.Option("--apply", metavar="TEST", help="Predictions to repair.", show_default=False)
     ],
+    fit_labels: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="LABELS.npy", help="Labels of each .npy of --fit, in order.", show_default=False
+        ),
+    ] = None,
+    apply_labels: Annotated[
+        Path | None,
+        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --apply.", show_default=False),
+    ] = None,
     method: Annotated[
         str, typer.Option(help="temperature, vector-scaling, …, or auto: the best of all on VAL.")
     ] = "temperature",
@@ -656,8 +733,6 @@ def calibrate(
     grid: Annotated[
         bool, typer.Option("--grid", help="Temperatures 0.1 … 10.0 only, as in the paper.")
     ] = False,
-    logits: _Logits = False,
-    label_column: _LabelColumn = "label",
     normalise: _Normalise = False,
     positive: _Positive = None,
     bins: _Bins = 15,
@@ -680,8 +755,19 @@ def calibrate(
             f"--json {json} would overwrite what -o {output} writes; give the numbers another name"
         )
     files = files_of(fit)
-    val = pooled(files, [_load(file, None, logits, label_column) for file in files])
-    test = _load(apply, None, logits, label_column)
+    labelled = iter(fit_labels or ())
+    val = pooled(
+        files,
+        [
+            _load(file, next(labelled, None) if file.suffix.lower() == ".npy" else None, reading, normalise)
+            for file in files
+        ],
+    )
+    if next(labelled, None) is not None:
+        raise ValueError(
+            "there are more --fit-labels than .npy files to fit to; give one for each, in their order"
+        )
+    test = _load(apply, apply_labels, reading, normalise)
     with _progress("calibrating") as on_progress:
         result = repair(
             val,
@@ -702,7 +788,9 @@ def calibrate(
 
 
 @app.command()
+@_reads_predictions
 def threshold(
+    reading: _Reading,
     file: _File,
     labels: _Labels = None,
     risk: Annotated[
@@ -712,8 +800,10 @@ def threshold(
     check: Annotated[
         Path | None, typer.Option("--check", metavar="TEST", help="See whether it holds on these.")
     ] = None,
-    logits: _Logits = False,
-    label_column: _LabelColumn = "label",
+    check_labels: Annotated[
+        Path | None,
+        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --check.", show_default=False),
+    ] = None,
     normalise: _Normalise = False,
     json: _Json = None,
 ) -> None:
@@ -724,8 +814,8 @@ def threshold(
     from macc import posthoc
     from macc.metrics._files import write_json
 
-    val = _load(file, labels, logits, label_column)
-    test = None if check is None else _load(check, None, logits, label_column)
+    val = _load(file, labels, reading, normalise)
+    test = None if check is None else _load(check, check_labels, reading, normalise)
     found = posthoc.threshold(
         val.scores,
         val.labels,
@@ -746,14 +836,14 @@ def threshold(
         raise typer.Exit(1)
 
 
-def _load(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Loaded":
-    return _open(file, labels, logits, label_column).load()
+def _load(file: Path, labels: Path | None, reading: _Reading, normalise: bool) -> "Loaded":
+    return _open(file, labels, reading).load(normalise=normalise)
 
 
-def _open(file: Path, labels: Path | None, logits: bool, label_column: str) -> "Source":
+def _open(file: Path, labels: Path | None, reading: _Reading) -> "Source":
     from macc.metrics._sources import open_source
 
-    return open_source(file, labels, logits=logits, label_column=label_column)
+    return open_source(file, labels, **reading)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from macc.metrics._refusals import InputError
+
 Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 
 # A float64 copy of 16 MB: large enough that threads, which wait for one another after every operation,
@@ -127,17 +129,21 @@ class Predictions:
         lowest, highest = torch.aminmax(scores)
         if bool(lowest < 0):
             row, column = _first(scores < 0)
-            raise ValueError(
-                f"probs[{start + row}, {column}] is {scores[row, column].item():.6g}, and a probability "
-                "is never negative; pass from_logits=True if these are logits"
+            raise InputError(
+                lambda words: (
+                    f"{words.entry('probs', start + row, column)} is {scores[row, column].item():.6g}, and a "
+                    f"probability is never negative; {words.declare_logits} if these are logits"
+                )
             )
         if self.normalise:
             sums = scores.sum(1, dtype=torch.float64)
             if not bool(((sums > 0) & sums.isfinite()).all()):
                 row = int((~((sums > 0) & sums.isfinite())).nonzero()[0, 0])
-                raise ValueError(
-                    f"row {start + row} of probs sums to {sums[row].item():.6g} and cannot be normalised; "
-                    "remove the sample or repair what wrote it"
+                raise InputError(
+                    lambda words: (
+                        f"{words.total('probs', start + row)} to {sums[row].item():.6g} and cannot be normalised; "
+                        "remove the sample or repair what wrote it"
+                    )
                 )
             return given
         sums = scores.sum(1)
@@ -148,10 +154,12 @@ class Predictions:
         row = int((~((sums - 1).abs() <= tolerance)).nonzero()[0, 0])
         if not bool(scores[row].isfinite().all()):
             self._refuse_not_finite(start + row)
-        raise ValueError(
-            f"row {start + row} of probs sums to {sums[row].item():.6g}, not 1; pass from_logits=True for "
-            "logits, normalise=True to rescale rows (scores of several labels per sample are not a "
-            "distribution over classes)"
+        raise InputError(
+            lambda words: (
+                f"{words.total('probs', start + row)} to {sums[row].item():.6g}, not 1; {words.declare_logits} "
+                f"if these are logits, or {words.rescale} to rescale rows{words.more_columns} (scores of several "
+                "labels per sample are not a distribution over classes)"
+            )
         )
 
     def _tolerance(self) -> float:
@@ -164,9 +172,11 @@ class Predictions:
     def _refuse_not_finite(self, row: int) -> NoReturn:
         column = int((~self.scores[row].isfinite()).nonzero()[0, 0])
         name = "logits" if self.from_logits else "probs"
-        raise ValueError(
-            f"{name}[{row}, {column}] is {self.scores[row, column].item()}; "
-            "remove the sample or repair what wrote it"
+        value = self.scores[row, column].item()
+        raise InputError(
+            lambda words: (
+                f"{words.entry(name, row, column)} is {value}; remove the sample or repair what wrote it"
+            )
         )
 
 
@@ -201,8 +211,11 @@ def predictions(
     """
     name = "logits" if from_logits else "probs"
     if from_logits and normalise:
-        raise ValueError(
-            "normalise=True applies to probabilities, and from_logits=True already gives rows that sum to 1"
+        raise InputError(
+            lambda words: (
+                f"{words.normalise} applies to probabilities, and {words.from_logits} already gives rows "
+                "that sum to 1"
+            )
         )
     scores = score_rows(probs, from_logits=from_logits)
     targets = _tensor(labels, "labels")
@@ -237,21 +250,24 @@ def score_rows(values: Array, *, from_logits: bool) -> Tensor:
         raise ValueError(
             f"{name} must be floating-point, got {_dtype_name(scores)}; convert them with .astype(float)"
         )
-    if scores.ndim not in (1, 2):
+    check_shape(name, tuple(scores.shape))
+    return _two_columns(scores, from_logits=from_logits) if scores.ndim == 1 else scores
+
+
+def check_shape(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse scores of a shape that says nothing about at least two classes of at least one sample."""
+    if len(shape) not in (1, 2):
         raise ValueError(
-            f"{name} must have shape (N, K), or (N,) for two classes, got {tuple(scores.shape)}; "
+            f"{name} must have shape (N, K), or (N,) for two classes, got {shape}; "
             "flatten further dimensions into N first"
         )
-    if len(scores) == 0:
+    if shape[0] == 0:
         raise ValueError(f"{name} holds no samples; at least one is needed")
-    if scores.ndim == 1:
-        scores = _two_columns(scores, from_logits=from_logits)
-    if scores.shape[1] < 2:
+    if len(shape) == 2 and shape[1] < 2:
         raise ValueError(
-            f"{name} has shape {tuple(scores.shape)}, one class; for two classes pass both columns, "
+            f"{name} has shape {shape}, one class; for two classes pass both columns, "
             "or a vector (N,) with the probability of class 1"
         )
-    return scores
 
 
 def check_num_classes(num_classes: int) -> None:
@@ -297,9 +313,12 @@ def _two_columns(scores: Tensor, *, from_logits: bool) -> Tensor:
     inside = (scores >= 0) & (scores <= 1)
     if not bool(inside.all()):
         at = int((~inside).nonzero()[0, 0])
-        raise ValueError(
-            f"probs[{at}] is {scores[at].item():.6g}, and a vector holds probabilities of class 1, "
-            "in [0, 1]; pass from_logits=True if these are logits"
+        value = scores[at].item()
+        raise InputError(
+            lambda words: (
+                f"{words.entry('probs', at, None)} is {value:.6g}, and a vector holds probabilities of class 1, "
+                f"in [0, 1]; {words.declare_logits} if these are logits"
+            )
         )
     return torch.stack([1 - scores, scores], dim=1)
 

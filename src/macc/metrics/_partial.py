@@ -37,7 +37,7 @@ from macc.metrics._report import (
 )
 from macc.metrics._resampling import METRICS, errors_of_bins, metrics_of
 from macc.metrics._scores import squared_distances
-from macc.metrics._sources import Source, paired_batches
+from macc.metrics._sources import Batch, Source, paired_batches
 from macc.metrics._tables import named, number, thousands
 
 _GROUPS = 1024
@@ -416,8 +416,8 @@ def stream(
         on_progress: Called with the share of the rows read.
     """
     state = Partial(source.num_classes, bins, classes=source.classes, positive=positive)
-    for scores, labels in source.batches():
-        _update(state, source, scores, labels, normalise)
+    for batch in source.batches():
+        _update(state, source, batch, normalise)
         if on_progress is not None:
             on_progress(min(1.0, state.num_samples / max(1, source.num_rows)))
     return state
@@ -451,9 +451,9 @@ def stream_comparison(
     one, two = (
         Partial(source.num_classes, bins, classes=source.classes, positive=positive) for source in (a, b)
     )
-    for scores, others, labels in paired_batches(a, b):
-        _update(one, a, scores, labels, normalise)
-        _update(two, b, others, labels, normalise)
+    for batch, other in paired_batches(a, b):
+        _update(one, a, batch, normalise)
+        _update(two, b, other, normalise)
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
     sampled = one.sampled()[0], two.sampled()[0]
@@ -485,16 +485,11 @@ def merged(paths: Sequence[Path]) -> Partial:
     return state
 
 
-def _update(
-    state: Partial, source: Source, scores: npt.NDArray[Any], labels: npt.NDArray[Any], normalise: bool
-) -> None:
+def _update(state: Partial, source: Source, batch: Batch, normalise: bool) -> None:
     try:
-        state.update(scores, labels, from_logits=source.from_logits, normalise=normalise)
+        state.update(batch.scores, batch.labels, from_logits=source.from_logits, normalise=normalise)
     except ValueError as error:
-        first = state.num_samples
-        raise ValueError(
-            f"{source.path}, samples from {first + 1} to {first + len(labels)}: {error}"
-        ) from None
+        raise source.refusal(error, batch.rows) from None
 
 
 def fine_cells(probs: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

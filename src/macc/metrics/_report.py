@@ -13,6 +13,7 @@ import torch
 from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_bins
 from macc.metrics._inputs import Array, Predictions, check_bins, predictions
 from macc.metrics._intervals import Estimate, Gaps
+from macc.metrics._labels import named_labels
 from macc.metrics._positive import positive_index
 from macc.metrics._resampling import METRICS, Resampling, count_steps, metrics_of, one_pass, sample_metrics
 from macc.metrics._tables import (
@@ -281,9 +282,9 @@ def evaluate(
 
     Args:
         probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
+        labels: Class indices ``(N,)``, or names of ``classes``.
         metrics: Names to measure; all of them by default. ``ece`` of two classes brings ``positive_ece`` along.
-        classes: Names of the K classes, for the table.
+        classes: Names of the K classes in their order, for the table and for labels that are names.
         positive: The positive class of two, by its index or name; class 1 by default.
         bins: Number of bins.
         confidence: Level of the intervals, in ``(0, 1)``.
@@ -316,6 +317,7 @@ def evaluate(
     check_bins(bins)
     check_confidence(confidence)
     check_resamples(resamples)
+    labels = named_labels(labels, classes)
     given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=normalise))
     wanted = check_names(metrics, given.num_classes)
     names = class_names(classes, given.num_classes)
