@@ -30,9 +30,12 @@ _LARGEST_NUMBER = 1e12
 _FORMAT = 1
 
 
-def parameter(*shape: int | str) -> Any:
-    """A dataclass field that holds a float64 array of this shape; "K" is the number of classes, "*" anything."""
-    return field(metadata={"shape": shape})
+def parameter(*shape: int | str, fitted: bool = True) -> Any:
+    """A dataclass field that holds a float64 array of this shape; "K" is the number of classes, "*" anything.
+
+    ``fitted=False`` says that it is no free parameter of the fit; without a shape it is a number.
+    """
+    return field(metadata={"fitted": fitted} | ({"shape": shape} if shape else {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +71,12 @@ class Calibrator(ABC):
             vector holding those of class 1.
         """
         return self._apply(logits)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the fit has found: how simple the calibrator is."""
+        values = (getattr(self, item.name) for item in fields(self) if item.metadata.get("fitted", True))
+        return sum(int(np.size(value)) for value in values if isinstance(value, float | np.ndarray))
 
     def save(self, path: Path | str) -> None:
         """Write the calibrator as JSON, whole or not at all; :func:`load` reads it."""

@@ -1,5 +1,6 @@
 """Which calibrator? Cross-validation answers, by the likelihood of labels the fit has not seen."""
 
+import html
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from macc.metrics._inputs import Array
-from macc.metrics._tables import text_table
+from macc.metrics._tables import html_table, text_table, thousands
 from macc.posthoc._base import Calibrator, Sample, methods, sample
 
 Candidate: TypeAlias = str | type[Calibrator] | Callable[[Any, Any], Calibrator]
@@ -26,37 +27,68 @@ class Score:
 
     name: str
     nll: float
+    nll_error: float
+    """Standard error of the mean NLL, over samples."""
     behind: float
-    """How far its mean NLL is above the best one's."""
+    """How far its mean NLL is above the least."""
     error: float
     """Standard error of that distance, over samples."""
+    num_parameters: int
+    """How many numbers a fit to one fold less found, the most of all folds."""
     reason: str = ""
 
+    @property
+    def within_error(self) -> bool:
+        """Whether chance alone may have put it behind: by at most one standard error."""
+        return self.behind <= self.error
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Best:
-    """The result of :func:`best`: ``calibrator`` is fitted to all samples; ``print`` shows the scores."""
+    """The result of :func:`best`: ``calibrator`` is fitted to all samples; ``print`` shows the scores.
+
+    ``scores`` has the least NLL first; ``chosen`` is the name of the one that was taken, and ``why`` a sentence.
+    """
 
     calibrator: Calibrator
     scores: tuple[Score, ...]
     folds: int
+    chosen: str
+
+    @property
+    def why(self) -> str:
+        """Why this candidate was chosen."""
+        first = self.scores[0].name
+        near = sum(score.within_error for score in self.scores)
+        if near == 1:
+            return f"{self.chosen} is chosen: its NLL is the least, by more than one standard error."
+        if self.chosen == first:
+            return f"{first} is chosen: its NLL is the least, and none within one standard error of it is simpler."
+        return (
+            f"{self.chosen} is chosen: it has the fewest parameters of the {near} candidates whose NLL is within one "
+            f"standard error of the least, that of {first}."
+        )
 
     def __str__(self) -> str:
-        rows = [
-            [
-                score.name,
-                *(
-                    ("–", "", score.reason)
-                    if score.reason
-                    else (f"{score.nll:.4f}", f"+{score.behind:.4f} ± {score.error:.4f}", "")
-                ),
-            ]
-            for score in self.scores
-        ]
-        rows[0][2] = ""
-        header = ["", f"NLL, {self.folds} folds", "behind the best", ""]
-        kept = 4 if any(row[3] for row in rows) else 3
-        return text_table(header[:kept], [row[:kept] for row in rows])
+        return f"{text_table(*self._table())}\n\n{self.why}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"{html_table(*self._table())}<p>{html.escape(self.why)}</p>"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = []
+        for i, score in enumerate(self.scores):
+            if score.reason:
+                rows.append([score.name, "", "–", "", score.reason])
+                continue
+            behind = f"+{score.behind:.4f} ± {score.error:.4f}" if i else ""
+            nll = f"{score.nll:.4f} ± {score.nll_error:.4f}"
+            rows.append([score.name, thousands(score.num_parameters), nll, behind, ""])
+        header = ["", "parameters", f"NLL, {self.folds} folds", "behind the least", ""]
+        kept = 5 if any(row[4] for row in rows) else 4
+        return header[:kept], [row[:kept] for row in rows]
 
 
 def best(
@@ -70,7 +102,9 @@ def best(
 ) -> Best:
     """Choose a calibrator by cross-validated negative log-likelihood and fit it to all samples.
 
-    Each class is dealt evenly over the folds. A candidate that refuses a fold is out, and the reason is
+    The least NLL need not be the best choice: of all candidates that are at most one standard error behind it, the one
+    with the fewest parameters is taken, because a simpler map is safer on data that differ a little. The standard
+    error is that of the difference between the two on the same held-out samples. Each class is dealt evenly over the folds. A candidate that refuses a fold is out, and the reason is
     kept; :class:`Identity` is a good candidate to have, so that the choice may be to do nothing.
 
     Args:
@@ -84,7 +118,7 @@ def best(
         on_progress: Called with the share of the work done.
 
     Returns:
-        The fitted ``calibrator`` and the ``scores``, best first.
+        The fitted ``calibrator``, the ``scores`` with the least NLL first, and ``why`` it was chosen.
 
     Example:
         >>> import torch
@@ -96,11 +130,13 @@ def best(
         >>> round(chosen.calibrator.temperature, 1)
         0.5
         >>> print(chosen)
-                     NLL, 5 folds   behind the best
-        ───────────────────────────────────────────
-        Temperature        0.5952
-        Histogram          0.6048  +0.0096 ± 0.0035
-        Identity           0.6744  +0.0792 ± 0.0076
+                     parameters     NLL, 5 folds  behind the least
+        ──────────────────────────────────────────────────────────
+        Temperature           1  0.5952 ± 0.0163
+        Histogram            87  0.6048 ± 0.0162  +0.0096 ± 0.0035
+        Identity              0  0.6744 ± 0.0094  +0.0792 ± 0.0076
+        <BLANKLINE>
+        Temperature is chosen: its NLL is the least, by more than one standard error.
     """
     data = sample(logits, labels)
     if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
@@ -124,10 +160,11 @@ def best(
         raise ValueError("candidates is empty; name at least one calibrator")
     held_out = _folds(data, folds, seed)
     losses: dict[str, Tensor] = {}
+    sizes: dict[str, int] = {}
     refused: dict[str, str] = {}
     for turn, (name, fit) in enumerate(fits.items()):
         try:
-            losses[name] = _held_out_losses(data, fit, held_out)
+            losses[name], sizes[name] = _held_out_losses(data, fit, held_out)
         except ValueError as error:
             refused[name] = str(error)
         if on_progress is not None:
@@ -136,18 +173,16 @@ def best(
         name, reason = next(iter(refused.items()))
         raise ValueError(f"no candidate could be fitted; {name}: {reason}")
     order = sorted(losses, key=lambda name: float(losses[name].mean()))
-    winner = losses[order[0]]
+    least = losses[order[0]]
     scores = [
-        Score(
-            name,
-            float(losses[name].mean()),
-            float((losses[name] - winner).mean()),
-            float((losses[name] - winner).std()) / math.sqrt(len(winner)),
-        )
+        Score(name, *_mean_and_error(losses[name]), *_mean_and_error(losses[name] - least), sizes[name])
         for name in order
     ]
-    scores += [Score(name, math.nan, math.nan, math.nan, reason) for name, reason in refused.items()]
-    result = Best(fits[order[0]](data.logits, data.labels), tuple(scores), folds)
+    # Scores rise, and min takes the first of equals: of equally simple ones the one of less NLL.
+    chosen = min((each for each in scores if each.within_error), key=lambda each: each.num_parameters).name
+    nothing = (math.nan,) * 4
+    scores += [Score(name, *nothing, 0, reason) for name, reason in refused.items()]
+    result = Best(fits[chosen](data.logits, data.labels), tuple(scores), folds, chosen)
     if on_progress is not None:
         on_progress(1.0)
     return result
@@ -198,7 +233,16 @@ def _folds(data: Sample, folds: int, seed: int) -> Tensor:
     return result
 
 
-def _held_out_losses(data: Sample, fit: Callable[[Any, Any], Calibrator], held_out: Tensor) -> Tensor:
+def _mean_and_error(losses: Tensor) -> tuple[float, float]:
+    """The mean, and its standard error."""
+    return float(losses.mean()), float(losses.std()) / math.sqrt(len(losses))
+
+
+def _held_out_losses(
+    data: Sample, fit: Callable[[Any, Any], Calibrator], held_out: Tensor
+) -> tuple[Tensor, int]:
+    """The loss of each sample when it is held out, and the most parameters that a fit had."""
+    size = 0
     losses = torch.empty(data.num_samples, dtype=torch.float64, device="cpu")
     # That a class has no samples is no merit of a calibrator that takes it to be rare.
     among = data.present if data.absent else None
@@ -209,5 +253,6 @@ def _held_out_losses(data: Sample, fit: Callable[[Any, Any], Calibrator], held_o
             # The fit to all samples says what is worth saying.
             warnings.simplefilter("ignore", UserWarning)
             fitted = fit(data.logits[there], data.labels[there])
+        size = max(size, fitted.num_parameters)
         losses[out] = Sample(data.logits[here], data.labels[here]).losses(fitted, among=among).cpu()
-    return losses
+    return losses, size

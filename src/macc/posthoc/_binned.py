@@ -105,7 +105,7 @@ class Isotonic(ClassWise):
 
     x: Floats = parameter("*")
     y: Floats = parameter("*")
-    sizes: Floats = parameter("K")
+    sizes: Floats = parameter("K", fitted=False)
 
     @classmethod
     def fit(cls, logits: Array, labels: Array) -> "Isotonic":

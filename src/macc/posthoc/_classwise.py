@@ -30,8 +30,8 @@ class ClassWise(Calibrator):
         present: 1 for classes that the validation set has, 0 for absent ones, ``(K,)``.
     """
 
-    temperature: float
-    present: Floats = parameter("K")
+    temperature: float = parameter(fitted=False)
+    present: Floats = parameter("K", fitted=False)
 
     needs_every_class: ClassVar[bool] = True
 

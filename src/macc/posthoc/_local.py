@@ -55,8 +55,8 @@ class LocalTemperature(Calibrator):
     """
 
     given_features: bool
-    mean: Floats = parameter("*")
-    spread: Floats = parameter("*")
+    mean: Floats = parameter("*", fitted=False)
+    spread: Floats = parameter("*", fitted=False)
     hidden: Floats = parameter("*", "*")
     output: Floats = parameter("*")
 

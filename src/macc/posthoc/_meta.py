@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from macc.metrics._inputs import Array, like
-from macc.posthoc._base import Calibrator, Sample, accept, sample
+from macc.posthoc._base import Calibrator, Sample, accept, parameter, sample
 from macc.posthoc._temperature import best_temperature, check_temperature, tempered
 
 
@@ -47,8 +47,8 @@ class MetaCal(Calibrator):
 
     temperature: float
     threshold: float
-    miscoverage: float
-    confidence: float
+    miscoverage: float = parameter(fitted=False)
+    confidence: float = parameter(fitted=False)
 
     @classmethod
     def fit(
