@@ -1,6 +1,8 @@
 """``macc plot``: every kind draws what lies in run folders and files, or says what is missing and how to make it."""
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,7 +123,10 @@ def test_panels_that_share_their_lines_share_a_legend():
             "convergence",
             r"has no predictions after every epoch; train it with --set 'epoch_predictions=\[\"test\"\]'",
         ),
-        ("severity", r"has no predictions under shift; make them with `macc predict .* --data digits`"),
+        (
+            "severity",
+            r"has no predictions under levels of shift; make them with `macc predict .* --data digits`$",
+        ),
     ],
 )
 def test_what_is_missing_is_named_with_the_command_that_makes_it(kind, message):
@@ -221,3 +226,26 @@ def test_predictions_of_a_run_are_read_as_logits():
 
     assert isinstance(found, _files.Loaded)
     assert found.from_logits
+
+
+@pytest.mark.parametrize(
+    ("dataset", "cure"),
+    [
+        ("cifar10", r"`macc predict run --data cifar10_c` or `macc predict run --data cifar10_c_regen`$"),
+        ("digits", r"`macc predict run --data digits`$"),
+        (
+            "fashion_mnist",
+            r"no set of `macc data list` has fashion_mnist at levels of shift, .*--data arrays:FILE`$",
+        ),
+        (
+            "arrays:mine.npz",
+            r"no set of `macc data list` has arrays:mine.npz at levels .*--data arrays:FILE`$",
+        ),
+    ],
+)
+def test_the_command_that_predicts_under_shift_is_one_that_works(dataset, cure):
+    """The data a run was trained on hold no shifted test sets, as a rule; other sets do."""
+    run = SimpleNamespace(path=Path("run"), recipe=SimpleNamespace(dataset=dataset))
+
+    with pytest.raises(ValueError, match=cure):
+        Source(Path("run"), "mine", run).shifts()

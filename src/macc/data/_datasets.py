@@ -25,6 +25,7 @@ class Dataset(Generic[P]):
         licence: Its terms.
         sources: The files it is read from; ``None`` where there are none to find.
         needs_path: Whether it is a user's own file or folder: ``name:PATH``.
+        levels: Whether it has test sets under shift of several levels.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Dataset(Generic[P]):
         licence: str,
         sources: Sources | Copies | None,
         needs_path: bool,
+        levels: bool,
     ) -> None:
         update_wrapper(self, read)
         self.name = read.__name__
@@ -49,6 +51,7 @@ class Dataset(Generic[P]):
         self.licence = licence
         self.sources = sources
         self.needs_path = needs_path
+        self.levels = levels
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Splits:
         """Read it."""
@@ -67,6 +70,7 @@ def dataset(
     sizes: tuple[int, int, int] | None = None,
     sources: Sources | Copies | None = None,
     needs_path: bool = False,
+    levels: bool = False,
 ) -> Callable[[Callable[P, Splits]], Dataset[P]]:
     """Describe the function below as a data set; see :class:`Dataset`."""
 
@@ -80,6 +84,7 @@ def dataset(
             licence=licence,
             sources=sources,
             needs_path=needs_path,
+            levels=levels,
         )
 
     return describe

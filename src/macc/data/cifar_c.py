@@ -40,6 +40,7 @@ CIFAR100_C = Copies(
     sizes=SIZES,
     licence=LICENCE,
     sources=CIFAR10_C,
+    levels=True,
 )
 def cifar10_c(
     *,
@@ -74,6 +75,7 @@ def cifar10_c(
     sizes=SIZES,
     licence=LICENCE,
     sources=CIFAR100_C,
+    levels=True,
 )
 def cifar100_c(
     *,

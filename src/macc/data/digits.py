@@ -21,6 +21,7 @@ ROTATION = (10, 20, 30, 40, 50)  # degrees
     num_classes=10,
     sizes=(1295, 143, 359),
     licence="CC BY 4.0",
+    levels=True,
 )
 def digits(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:  # noqa: ARG001
     """1797 handwritten digits of 8 × 8 pixels, embedded in scikit-learn: no file, no network.

@@ -69,6 +69,7 @@ def _regenerated(clean: Dataset[...]) -> Dataset[...]:
         sizes=SIZES if clean.sizes is None else clean.sizes,
         licence=clean.licence,
         sources=files,
+        levels=True,
     )(read)
 
 

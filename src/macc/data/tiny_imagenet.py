@@ -98,6 +98,7 @@ def tiny_imagenet_legacy_val(*, root: str | PathLike[str] | None = None, verify:
     sizes=SIZES,
     licence="CC BY 4.0",
     sources=FILES_C,
+    levels=True,
 )
 def tiny_imagenet_c(
     *,

@@ -15,6 +15,7 @@ import torch
 from macc import losses
 from macc._arrays import read_npz
 from macc.data import Splits
+from macc.data._datasets import known
 from macc.heads import LogitMoments
 from macc.metrics._files import Loaded
 from macc.metrics._sources import open_source
@@ -113,12 +114,24 @@ class Source:
                 levels = found.setdefault(path.parent.name, {}).setdefault(match[1], {})
                 levels[int(match[2])] = f"{path.parent.name}/{path.stem}"
         if not found:
-            name = "DATASET" if self.recipe is None else self.recipe.dataset
-            raise ValueError(
-                f"{self.path} has no predictions under shift; make them with "
-                f"`macc predict {self.path} --data {name}` or another set of `macc data list`"
-            )
+            raise ValueError(f"{self.path} has no predictions under levels of shift; {self._shift_cure()}")
         return found
+
+    def _shift_cure(self) -> str:
+        name = "" if self.recipe is None else self.recipe.dataset
+        sets = [
+            each
+            for each, found in known().items()
+            if found.levels and each in (name, f"{name}_c", f"{name}_c_regen")
+        ]
+        if sets:
+            return "make them with " + " or ".join(
+                f"`macc predict {self.path} --data {each}`" for each in sets
+            )
+        return (
+            f"no set of `macc data list` has {name or 'its data'} at levels of shift, so write shifted test samples into a "
+            f"file of your own, as splits called noise-1, noise-2 and so on: `macc predict {self.path} --data arrays:FILE`"
+        )
 
     def history(self) -> list[dict[str, Any]]:
         """One row an epoch."""
