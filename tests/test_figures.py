@@ -1,6 +1,7 @@
 """Figures draw the numbers they are given: heights, places, names, and nothing for empty bins."""
 
 import io
+import pickle
 import subprocess
 import sys
 
@@ -81,6 +82,17 @@ def test_it_draws_into_given_axes(report):
     assert ax.get_xlabel() == "confidence"
 
 
+def test_a_report_draws_itself_and_notebooks_show_it(report):
+    """Notebooks ask for ``_repr_png_``; every figure comes from one place and has it."""
+    figure = report.plot()
+
+    assert figure.axes[0].get_title() == reliability_diagram(report).axes[0].get_title()
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    probs, labels = labelled()
+    assert figures.risk_coverage({"mine": (probs, labels)})._repr_png_().startswith(b"\x89PNG")
+    assert pickle.loads(pickle.dumps(figure))._repr_png_().startswith(b"\x89PNG")
+
+
 def test_no_global_state_of_matplotlib_is_touched():
     code = (
         "import sys\n"
@@ -96,6 +108,7 @@ def test_no_global_state_of_matplotlib_is_touched():
 
 def test_without_matplotlib_the_error_names_the_extra(report, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "macc.report.figures._figure", raising=False)
     with pytest.raises(ValueError, match=r'pip install "macc-torch\[report\]"'):
         reliability_diagram(report)
 

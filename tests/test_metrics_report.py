@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,3 +224,35 @@ def test_smooth_errors_from_a_table_are_those_of_bisection():
     rows *= torch.logspace(-5, -2.5, 50, dtype=torch.float64)[:, None]
 
     np.testing.assert_allclose(_smooth_errors(rows), smooth_error(rows), rtol=2e-3)
+
+
+class Frame:
+    """As much of pandas as is called."""
+
+    @classmethod
+    def from_dict(cls, rows, orient):
+        assert orient == "index"
+        frame = cls()
+        frame.rows = rows
+        return frame
+
+    def rename_axis(self, name):
+        self.name = name
+        return self
+
+
+def test_reports_and_comparisons_become_data_frames(report, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame))
+    data = sample(100, 3)
+    frames = report.to_pandas(), metrics.compare(data[0], *data, metrics=["nll"], resamples=100).to_pandas()
+
+    assert list(frames[0].rows) == list(report.metrics)
+    assert frames[0].rows["ece"] == report.to_dict()["ece"]
+    assert list(frames[1].rows["nll"]) == ["a", "b", "value", "low", "high", "p", "p_holm"]
+    assert frames[0].name == "metric"
+
+
+def test_without_pandas_the_error_says_what_to_install(report, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ValueError, match="a data frame needs pandas .* install it with: pip install pandas"):
+        report.to_pandas()

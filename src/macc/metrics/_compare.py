@@ -20,7 +20,16 @@ from macc.metrics._intervals import Deviating, MeanOfSets, Sampled, quantile
 from macc.metrics._positive import positive_index
 from macc.metrics._report import check_confidence, check_names, check_resamples, class_names, on_cpu
 from macc.metrics._resampling import POSITIVE, Resampling, sample_metrics
-from macc.metrics._tables import class_called, html_table, json_number, named, number, text_table, thousands
+from macc.metrics._tables import (
+    class_called,
+    data_frame,
+    html_table,
+    json_number,
+    named,
+    number,
+    text_table,
+    thousands,
+)
 
 _PLAIN: dict[str, Callable[..., float]] = {
     "accuracy": _scores.accuracy,
@@ -93,6 +102,10 @@ class Comparison:
             for name, row in self.to_dict().items()
         }
         return json.dumps(rows, indent=2)
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each metric: ``a``, ``b``, ``value``, ``low``, ``high``, ``p`` and ``p_holm``."""
+        return data_frame(self.to_dict())
 
     def __str__(self) -> str:
         parts = [self._heading(), text_table(self._header(), self._rows()), *self.notes]

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from statistics import NormalDist
 from typing import Any
 
@@ -18,6 +19,7 @@ from macc.metrics._positive import positive_index
 from macc.metrics._resampling import METRICS, Resampling, count_steps, metrics_of, one_pass, sample_metrics
 from macc.metrics._tables import (
     class_called,
+    data_frame,
     html_table,
     interval,
     json_number,
@@ -132,6 +134,21 @@ class Report:
             name: {key: clean(value) for key, value in row.items()} for name, row in self.to_dict().items()
         }
         return json.dumps(rows, indent=2)
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each metric: ``value``, ``low``, ``high`` and ``noise_floor``."""
+        return data_frame({name: asdict(estimate) for name, estimate in self.metrics.items()})
+
+    def plot(self) -> Any:
+        """The reliability diagram, as a matplotlib figure that notebooks show by themselves.
+
+        Example:
+            >>> import macc
+            >>> report = macc.evaluate([0.9, 0.3, 0.6], [1, 0, 0], metrics=["ece"])
+            >>> report.plot().savefig("reliability.png")  # doctest: +SKIP
+        """
+        # Figures are made of reports and know them; found at the call, they need not be known here.
+        return import_module("macc.report.figures").reliability_diagram(self)
 
     def verdict(self) -> str:
         """What the expected calibration error says in words, or nothing when it was not asked for.

@@ -2,7 +2,8 @@
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from macc.words import quoted, shown
 
@@ -110,6 +111,17 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     body = "".join(line(row, "td") for row in rows)
     return f"<table><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def data_frame(rows: Mapping[str, Mapping[str, float | None]]) -> Any:
+    """A row for each metric, for pandas."""
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise ValueError(
+            f"a data frame needs pandas ({error}); install it with: pip install pandas"
+        ) from error
+    return DataFrame.from_dict(rows, orient="index").rename_axis("metric")
 
 
 def json_number(value: float | None) -> float | None:

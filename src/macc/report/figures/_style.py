@@ -82,10 +82,10 @@ def grid(
 ) -> "tuple[Figure, list[list[Axes]]]":
     """A figure of ``rows`` × ``columns`` panels of ``size`` inches each; call it within :func:`style`."""
     try:
-        from matplotlib.figure import Figure
+        from macc.report.figures._figure import NotebookFigure
     except ImportError as error:
         raise _missing(error) from error
-    figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
+    figure = NotebookFigure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.06)  # type: ignore[union-attr, call-arg]
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [list(row) for row in axes]
@@ -170,7 +170,7 @@ def note(figure: "Figure", text: str) -> None:
     )
 
 
-def save(figure: "Figure", file: IO[bytes], form: str) -> None:
+def save(figure: "Figure", file: IO[bytes], form: str, *, dpi: int = 200) -> None:
     """Write a figure; letters that the font lacks are drawn as boxes and not complained about."""
     import matplotlib
 
@@ -178,7 +178,7 @@ def save(figure: "Figure", file: IO[bytes], form: str) -> None:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         # Without a date, equal figures are equal files.
         meta = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        figure.savefig(file, format=form, dpi=200, metadata=meta)
+        figure.savefig(file, format=form, dpi=dpi, metadata=meta)
 
 
 def check_format(path: Path, forms: Sequence[str] = FORMATS) -> str:

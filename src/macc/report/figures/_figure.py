@@ -1,0 +1,18 @@
+"""A figure that a notebook shows by itself. Imported only where a figure is drawn, because it needs matplotlib."""
+
+import io
+
+from matplotlib.figure import Figure
+
+from macc.report.figures._style import save
+
+_NOTEBOOK_DPI = 100
+
+
+class NotebookFigure(Figure):
+    """As matplotlib's; notebooks show it without ``%matplotlib inline`` and without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        save(self, file, "png", dpi=_NOTEBOOK_DPI)
+        return file.getvalue()
