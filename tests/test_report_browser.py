@@ -209,3 +209,54 @@ def test_it_prints_every_run(opened):
         assert not opened.find_element("css selector", "[role=tablist]").is_displayed()
     finally:
         opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+# Of every table that is shown: how it lies in its box, and the words that a line end parts.
+TABLES = """
+return [...document.querySelectorAll("table")].filter((t) => t.getClientRects().length).map((table) => {
+  const box = table.parentElement, parted = [];
+  const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
+  for (let node; (node = texts.nextNode()); ) {
+    for (const word of node.data.matchAll(/\\w+/g)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((r) => r.top)).size > 1) parted.push(word[0]);
+    }
+  }
+  return {
+    key: table.id,
+    parted,
+    wider: box.scrollWidth > box.clientWidth,
+    scrolls: getComputedStyle(box).overflowX === "auto" && box.tabIndex === 0,
+    told: box.previousElementSibling.matches(".more") && !box.previousElementSibling.hidden,
+    spilt: [...table.querySelectorAll("th, td")].filter((c) => c.scrollWidth > c.clientWidth).length,
+  };
+});
+"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_no_table_is_clipped_and_no_word_parted(opened, width):
+    show(opened, width, 900, "light")
+    opened.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    tables = opened.execute_script(TABLES)
+
+    assert {"compared-0", "classes-0"} <= {table["key"] for table in tables}
+    assert [word for table in tables for word in table["parted"]] == []
+    assert [table["key"] for table in tables if table["spilt"]] == []
+    for table in tables:
+        assert table["told"] == table["wider"], table["key"]
+        assert table["scrolls"]
+    if width == 1400:
+        assert [table["key"] for table in tables if table["wider"]] == []
+
+
+def test_no_backtick_is_left_in_the_text(opened):
+    text = opened.execute_script(
+        "for (const e of document.querySelectorAll('script, style, pre')) e.remove();"
+        "return document.body.textContent"
+    )
+
+    assert "macc predict" in text
+    assert "`" not in text

@@ -80,7 +80,7 @@ def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
     first = next(iter(reports.values()))
     for metric in COLUMNS if first.positive is None else (*COLUMNS[:2], "positive_ece", *COLUMNS[2:]):
         if metric == "gap":
-            columns.append(Column("confidence − accuracy", "zero"))
+            columns.append(Column("confidence\u00a0− accuracy", "zero"))
             cells = [_gap(report) for report in reports.values()]
         else:
             better = "higher" if metric in HIGHER_IS_BETTER else "lower"
@@ -90,7 +90,7 @@ def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
         for row, cell in zip(rows, ranked(cells, columns[-1].better), strict=True):
             row.append(cell)
     notes = [
-        f"Under each value its {100 * first.confidence:g} % interval over test samples; “chance” is the error "
+        f"Under each value stands its {100 * first.confidence:g} % interval over test samples. “Chance” is the error "
         "that a perfectly calibrated model with these confidences would show on as many samples.",
     ]
     return Table(key, caption, columns, rows, notes)

@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -25,6 +27,7 @@ from macc.report.figures._style import style
 from macc.report.kinds import Wanted
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 TEXT_LENGTH = 400
@@ -34,7 +37,12 @@ MOST_DETAILS = 24
 MOST_COMPARED = 12
 MOST_DRAWN = 12
 """More lines or panels than this in one figure cannot be read."""
+MOST_REPAIRED = 3
 LEVEL = 0.05
+TRAINING = (
+    "Every term of the loss, and the validation split, after each epoch. "
+    "u is the mean variance of the logits under dropout."
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,7 @@ class Page:
     details: list[Detail]
     left_out: list[str]
     figures: list[Shown] = field(default_factory=list)
+    next_steps: list[str] = field(default_factory=list)
     version: str = __version__
 
 
@@ -181,6 +190,7 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"prose": _prose, "name": _name}
     script = texts["report.js"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text: str = environment.get_template("report.html").render(
@@ -203,6 +213,24 @@ def _kept_together(value: object) -> object:
     """A number and its unit are not parted by the end of a line."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
     return str(value).replace(" %", "\u00a0%") if plain else value
+
+
+def _prose(text: str) -> "Markup":
+    """A sentence as HTML: what stands between backticks is code."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"`+([^`]+)`+", str(_kept_together(text)))
+    code = Markup("<code>{}</code>")
+    return Markup("").join(
+        code.format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
+    )
+
+
+def _name(text: str) -> "Markup":
+    """A name as HTML that breaks at the end of a line beside its signs, and within a word only where it must."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.split(r"(?<=[^\w\s.])(?=\w)|(?<=_)(?=[^_])|(?<=\w)(?=[(*+=])", text))
 
 
 class _Builder:
@@ -256,7 +284,7 @@ class _Builder:
         reduced = [scale for scale in scales if scale != "full"]
         notes = []
         if reduced:
-            notes.append(f"Reduced scale ({', '.join(reduced)}): not the settings of the paper.")
+            notes.append(f"These runs have a reduced scale ({', '.join(reduced)}), not the paper's settings.")
         self.on_progress(1.0)
         return Page(
             title=title or f"Calibration: {', '.join(names)}",
@@ -266,6 +294,7 @@ class _Builder:
             groups=groups,
             details=details,
             left_out=list(dict.fromkeys(self.left_out)),
+            next_steps=[] if self.of_experiment else self._next_steps(),
             figures=list(extra),
         )
 
@@ -337,6 +366,27 @@ class _Builder:
             _sentence(name, first.name, result, p) for (name, result), p in zip(found, corrected, strict=True)
         ]
 
+    def _next_steps(self) -> list[str]:
+        """What to do with what was found: repair the confidence, then decide which predictions to accept."""
+        wrong = [source for source in self.sources if self.reports[source.name]["ece"].low > 0]
+        steps = []
+        if not wrong:
+            steps.append(
+                "No calibration error here is significantly above chance, so there is nothing to repair. "
+                "More test samples would show smaller errors."
+            )
+        for source in wrong[:MOST_REPAIRED]:
+            steps.append(
+                f"Repair the confidence of {source.name} without training it again: "
+                f"`macc calibrate --fit {_validation(source)} --apply {_predictions(source, self.split)}`"
+            )
+        first = (wrong or self.sources)[0]
+        steps.append(
+            "Find the confidence from which on predictions can be accepted: "
+            f"`macc threshold {_validation(first)} --check {_predictions(first, self.split)}`"
+        )
+        return steps
+
     def _figures(self, group: Group) -> list[Shown]:
         """Every figure that these runs have the files for."""
         wanted = Wanted(group.sources[:MOST_DRAWN], self.split, self.root)
@@ -386,9 +436,9 @@ class _Builder:
         key = f"run-{index}"
         shown = self._draw(
             "Reliability",
-            "A bar is the accuracy of a bin, the hatched part its gap to the confidence claimed; the fainter, the fewer "
-            "samples it rests on. Below, how many samples each bin holds. Of two classes: how often the positive one "
-            "happens against its probability.",
+            "The height of a bar is the accuracy of a bin of confidence. The hatched part is the gap to the confidence. "
+            "The fewer samples a bar rests on, the fainter it is. Below stands how many samples each bin holds. With two "
+            "classes a bar is how often the positive class happens, against its probability.",
             False,
             lambda: figures.reliability_diagram(report),
         )
@@ -397,7 +447,7 @@ class _Builder:
             history = {source.name: source.history()}
             shown = self._draw(
                 "Training",
-                "Each loss term, and validation after every epoch.",
+                TRAINING,
                 True,
                 lambda: kinds.draw_training(history),
             )
@@ -457,48 +507,54 @@ class _Builder:
 _FIGURES: dict[str, tuple[str, str, bool]] = {
     "reliability": (
         "Is the confidence right?",
-        "A bar is the accuracy of the predictions of one confidence, the hatched part its gap to that confidence; the "
-        "fainter, the fewer they are. Below, how many there are. Of two classes: how often the positive one happens "
-        "against its probability.",
+        "The height of a bar is the accuracy of the predictions in one bin of confidence. The hatched part is the gap "
+        "to their confidence. The fewer predictions a bar rests on, the fainter it is. Below stands how many each bin "
+        "holds. With two classes a bar is how often the positive class happens, against its probability.",
         True,
     ),
     "mistakes": (
         "Confidence of wrong predictions",
-        "Each outline is the share of a run's own mistakes in each bin: further left is better.",
+        "Each outline is the share of a run's own mistakes in each bin of confidence. Further left is better.",
         False,
     ),
     "risk-coverage": (
         "Answering only the sure cases",
-        "Error rate on the most confident share of cases, when the others are handed to a person: lower is better.",
+        "The error rate on the most confident share of cases, if a person decides the others. Lower is better.",
         False,
     ),
     "pareto": (
         "Accuracy and calibration",
-        "Right and low is good. The dashed line joins those that no other beats in both.",
+        "Further right and lower is better. The dashed line joins the runs that no other run beats in both.",
         False,
     ),
     "confidence": (
         "Confidence of all predictions",
-        "Solid: accuracy; dotted: mean confidence. Dotted to the right of solid is over-confident.",
+        "The solid line is the accuracy, the dotted line the mean confidence. A model whose dotted line lies to the right "
+        "of the solid one is over-confident.",
         True,
     ),
     "severity": (
         "Under shift",
-        "A line is the mean over kinds of shift; with one or two runs the shade is their range.",
+        "A line is the mean over kinds of shift. With one or two runs the shade is the range over these kinds.",
         True,
     ),
-    "convergence": ("The test split over training", "After every epoch; nothing is selected by it.", True),
+    "convergence": (
+        "The test split during training",
+        "Errors on the test split after every epoch. Nothing was selected by them.",
+        True,
+    ),
     "certainty": (
         "Calibration error against certainty",
-        "Samples ordered by mean certainty over classes, in groups of equal size; grey marks: chance alone.",
+        "Samples are ordered by their mean certainty over classes and cut into groups of equal size. Grey marks are what "
+        "chance alone would give.",
         True,
     ),
     "gap": (
         "Certainty against confidence",
-        "|certainty − confidence| over all samples and classes, with 10 dropout masks at test.",
+        "How far certainty and confidence lie apart, over all samples and classes, with 10 dropout masks at test.",
         True,
     ),
-    "training": ("Training", "Each loss term, and validation after every epoch.", True),
+    "training": ("Training", TRAINING, True),
 }
 
 
@@ -510,25 +566,42 @@ def _headline(result: metrics.Comparison) -> str:
 def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> str:
     ece, accuracy = result[_headline(result)], result["accuracy"]
     error = "ECE of the positive class" if _headline(result) == "positive_ece" else "ECE"
-    points = number(ece.value, "%", ece.high - ece.low, sign=True)
-    ends = " … ".join(number(end, "%", ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
-    change = number(accuracy.value, "%", accuracy.high - accuracy.low, sign=True)
+    ends = " to ".join(number(end, "%", ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
     if p < LEVEL:
-        verdict = "better calibrated" if ece.value < 0 else "worse calibrated"
+        verdict = f"is significantly {'better' if ece.value < 0 else 'worse'} calibrated than {first}"
     else:
-        verdict = "no clear difference in calibration"
+        verdict = f"is neither significantly better nor significantly worse calibrated than {first}"
     shown = "< 0.001" if p < 0.001 else f"= {p:.3f}"
     return (
-        f"{name} against {first}: {verdict}, {error} {points} points ({ends}, p {shown} by Holm); "
-        f"accuracy {change} points."
+        f"{name} {verdict}. Its {error} is {_points(ece)} ({100 * result.confidence:g} % interval of the difference "
+        f"{ends}, p {shown} after Holm's correction) and its accuracy is {_points(accuracy)}."
     )
 
 
+def _points(difference: metrics.Estimate) -> str:
+    """How far one model lies from another, in words."""
+    text = number(abs(difference.value), "%", difference.high - difference.low)
+    if not float(text):
+        return "the same"
+    return f"{text} points {'lower' if difference.value < 0 else 'higher'}"
+
+
+def _predictions(source: Source, split: str) -> str:
+    """The file with the predictions of a split, as it is written in a shell."""
+    path = source.path if source.run is None else source.path / "predictions" / f"{split}.npz"
+    return shlex.quote(str(path))
+
+
+def _validation(source: Source) -> str:
+    """The file to fit a repair to, as it is written in a shell; only a run has one."""
+    return "VAL.npz" if source.run is None else _predictions(source, "val")
+
+
 def _worst(report: Report) -> str:
-    """The classes whose calibration error is more than chance, the worst first."""
+    """The classes whose calibration error is significantly above chance, the worst first."""
     clear = sorted((row for row in report.classes if row.ece.low > 0), key=lambda row: -row.ece.value)
     if not clear:
-        return "No class has a calibration error that is more than chance."
+        return "No class has a calibration error that is significantly above chance."
     words = []
     for row in clear[:WORST]:
         kind = "over" if row.mean_probability > row.frequency else "under"
@@ -574,7 +647,7 @@ def _facts(source: Source) -> dict[str, str]:
         found["head"] = f"dropout {recipe.head.p:g}, {recipe.head.samples} masks, {recipe.head.estimator}"
     found |= {"epochs": str(recipe.epochs), "seed": str(recipe.seed), "scale": recipe.scale}
     seconds = sum(float(row.get("seconds", 0)) for row in source.history())
-    found["training time"] = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    found["training time"] = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.1f} seconds"
     found["folder"] = str(source.path)
     return found
 

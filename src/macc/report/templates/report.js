@@ -26,6 +26,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// Tables that are wider than the page say that they scroll.
+const widths = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    target.previousElementSibling.hidden = target.scrollWidth <= target.clientWidth;
+  }
+});
+for (const hint of document.querySelectorAll(".more")) widths.observe(hint.nextElementSibling);
 // Runs: one is shown at a time; arrows, Home and End move between them.
 const list = document.querySelector("[role=tablist]");
 if (list) {
