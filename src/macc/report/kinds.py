@@ -29,6 +29,7 @@ from macc.words import did_you_mean
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 SHOWN_SAMPLES = 4
 MOST_OUTLINES = 3
@@ -137,12 +138,15 @@ def panels(
 
 def one_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
     """Name the lines of all panels once, above them, in the order in which they were drawn."""
-    handles = {}
+    handles: dict[str, Line2D] = {}
     for ax in axes:
-        handles |= {line.get_label(): line for line in ax.lines if line.get_label() not in handles}
+        for line in ax.lines:
+            handles.setdefault(str(line.get_label()), line)
         if ax.get_legend() is not None:
             ax.get_legend().remove()  # type: ignore[union-attr]
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=min(WIDE, len(handles)))
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside upper left", ncols=min(WIDE, len(handles))
+    )
 
 
 @kind("reliability", "accuracy against confidence, gaps, counts and intervals: a panel for each run")
@@ -179,12 +183,15 @@ def mistakes(wanted: Wanted) -> "Figure":
         return figure
     (first, of_first), *others = pairs.items()
     figure, axes = panels(len(others), (5.2, 3.2), wide=3, sharey=True)
+    top = []
     for ax, (name, pair) in zip(axes, others, strict=True):
         figures.wrong_confidence({first: of_first, name: pair}, ax=ax)
         ax.set_title(plain(name))
+        top.append(ax.get_ylim()[1])
         if ax.get_subplotspec().colspan.start:  # type: ignore[union-attr]
             ax.set_ylabel("")
-    axes[0].set_ylim(0, max(patch.get_data().values.max() for ax in axes for patch in ax.patches) * 1.4)
+    # Each panel left room for its legend above its own highest outline.
+    axes[0].set_ylim(0, max(top))
     return figure
 
 

@@ -578,7 +578,7 @@ def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> st
     )
 
 
-def _points(difference: metrics.Estimate) -> str:
+def _points(difference: metrics.Difference) -> str:
     """How far one model lies from another, in words."""
     text = number(abs(difference.value), "%", difference.high - difference.low)
     if not float(text):

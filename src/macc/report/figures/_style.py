@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +153,7 @@ def width_for(names: int, width: float) -> float:
     return width if names <= MOST_INSIDE else 1.4 * width
 
 
-def legend(ax: "Axes", loc: str = "best") -> None:
+def legend(ax: "Axes", loc: Literal["best", "upper left"] = "best") -> None:
     """Name what is drawn: within the axes, or beside them where there are many names."""
     if len(ax.get_legend_handles_labels()[1]) > MOST_INSIDE:
         ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
