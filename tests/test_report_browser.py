@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from macc.report import page
@@ -250,6 +251,18 @@ def test_no_table_is_clipped_and_no_word_parted(opened, width):
         assert table["scrolls"]
     if width == 1400:
         assert [table["key"] for table in tables if table["wider"]] == []
+
+
+def test_the_table_of_two_classes_fits_too(opened, tmp_path):
+    generator = np.random.default_rng(0)
+    positive = generator.random(400)
+    labels = (generator.random(400) < positive).astype(int)
+    np.savez(tmp_path / "before.npz", probs=np.stack([1 - positive, positive], 1), labels=labels)
+    show(opened, 1400, 900, "light")
+    opened.get(page.write([tmp_path / "before.npz"], tmp_path / "two.html").as_uri())
+    tables = opened.execute_script(TABLES)
+
+    assert [table["key"] for table in tables if table["wider"] or table["parted"]] == []
 
 
 def test_no_backtick_is_left_in_the_text(opened):

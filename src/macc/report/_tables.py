@@ -80,7 +80,7 @@ def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
     first = next(iter(reports.values()))
     for metric in COLUMNS if first.positive is None else (*COLUMNS[:2], "positive_ece", *COLUMNS[2:]):
         if metric == "gap":
-            columns.append(Column("confidence\u00a0− accuracy", "zero"))
+            columns.append(Column("confidence −\u00a0accuracy", "zero"))
             cells = [_gap(report) for report in reports.values()]
         else:
             better = "higher" if metric in HIGHER_IS_BETTER else "lower"

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from os import PathLike
@@ -39,6 +39,7 @@ MOST_DRAWN = 12
 """More lines or panels than this in one figure cannot be read."""
 MOST_REPAIRED = 3
 LEVEL = 0.05
+VALIDATION = "VAL.npz"
 TRAINING = (
     "Every term of the loss, and the validation split, after each epoch. "
     "u is the mean variance of the logits under dropout."
@@ -361,14 +362,15 @@ class _Builder:
                 pair[0].probs(), pair[1].probs(), pair[0].labels, metrics=["accuracy", "ece"]
             )
             found.append((other.name, result))
-        corrected = metrics.holm([result[_headline(result)].p for _, result in found])
+        corrected = metrics.holm([result[_headline(result.differences)].p for _, result in found])
         return [
             _sentence(name, first.name, result, p) for (name, result), p in zip(found, corrected, strict=True)
         ]
 
     def _next_steps(self) -> list[str]:
         """What to do with what was found: repair the confidence, then decide which predictions to accept."""
-        wrong = [source for source in self.sources if self.reports[source.name]["ece"].low > 0]
+        measured = {source.name: self.reports[source.name].metrics for source in self.sources}
+        wrong = [s for s in self.sources if measured[s.name][_headline(measured[s.name])].low > 0]
         steps = []
         if not wrong:
             steps.append(
@@ -385,6 +387,10 @@ class _Builder:
             "Find the confidence from which on predictions can be accepted: "
             f"`macc threshold {_validation(first)} --check {_predictions(first, self.split)}`"
         )
+        if any(VALIDATION in step for step in steps):
+            steps.append(
+                f"`{VALIDATION}` stands for predictions of the model on other samples, not its training samples."
+            )
         return steps
 
     def _figures(self, group: Group) -> list[Shown]:
@@ -558,14 +564,15 @@ _FIGURES: dict[str, tuple[str, str, bool]] = {
 }
 
 
-def _headline(result: metrics.Comparison) -> str:
-    """What calibrated means: the predicted class, or of two classes the positive one."""
-    return "positive_ece" if "positive_ece" in result.differences else "ece"
+def _headline(measured: Container[str]) -> str:
+    """The metric by which a model is called calibrated: of the predicted class, or of two classes the positive one."""
+    return "positive_ece" if "positive_ece" in measured else "ece"
 
 
 def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> str:
-    ece, accuracy = result[_headline(result)], result["accuracy"]
-    error = "ECE of the positive class" if _headline(result) == "positive_ece" else "ECE"
+    metric = _headline(result.differences)
+    ece, accuracy = result[metric], result["accuracy"]
+    error = "ECE of the positive class" if metric == "positive_ece" else "ECE"
     ends = " to ".join(number(end, "%", ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
     if p < LEVEL:
         verdict = f"is significantly {'better' if ece.value < 0 else 'worse'} calibrated than {first}"
@@ -594,7 +601,7 @@ def _predictions(source: Source, split: str) -> str:
 
 def _validation(source: Source) -> str:
     """The file to fit a repair to, as it is written in a shell; only a run has one."""
-    return "VAL.npz" if source.run is None else _predictions(source, "val")
+    return VALIDATION if source.run is None else _predictions(source, "val")
 
 
 def _worst(report: Report) -> str:
