@@ -74,7 +74,7 @@ class Calibrator(ABC):
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the fit has found: how simple the calibrator is."""
+        """How many numbers the fit has found, which says how simple the calibrator is."""
         values = (getattr(self, item.name) for item in fields(self) if item.metadata.get("fitted", True))
         return sum(int(np.size(value)) for value in values if isinstance(value, float | np.ndarray))
 

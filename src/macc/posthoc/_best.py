@@ -39,7 +39,7 @@ class Score:
 
     @property
     def within_error(self) -> bool:
-        """Whether chance alone may have put it behind: by at most one standard error."""
+        """Whether it lies behind by at most one standard error, which chance alone may explain."""
         return self.behind <= self.error
 
 
