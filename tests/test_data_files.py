@@ -277,10 +277,37 @@ class TestFashion:
         with pytest.raises(ValueError, match="train-images-idx3-ubyte.gz is not the published file"):
             data.load("fashion_mnist", root=tmp_path)
 
-    def test_unpacked_files_of_another_size(self, tmp_path):
-        write_fashion(tmp_path, packed=False)
-        with pytest.raises(ValueError, match=r"must have \(54000, 6000, 10000\)"):
-            data.load("fashion_mnist", root=tmp_path)
+    def test_what_the_files_hold_is_checked_and_not_who_packed_them(self, tmp_path, monkeypatch):
+        folder = write_fashion(tmp_path)
+        module = sys.modules["macc.data.fashion_mnist"]
+        unpacked = {path.stem: gzip.decompress(path.read_bytes()) for path in folder.iterdir()}
+        known = {name: (hashlib.md5(each).hexdigest(), len(each)) for name, each in unpacked.items()}
+        assert known.keys() == module.CONTENT.keys()
+        monkeypatch.setattr(module, "CONTENT", known)
+        monkeypatch.setattr(module, "SIZES", (27, 3, 10))
+        for name, content in unpacked.items():  # packed with another time, and one of them not at all
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=7))
+        (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+        (folder / "t10k-labels-idx1-ubyte").write_bytes(unpacked["t10k-labels-idx1-ubyte"])
+
+        assert len(data.load("fashion_mnist", root=tmp_path).test) == 10
+        for path in (folder / "t10k-labels-idx1-ubyte", folder / "train-images-idx3-ubyte.gz"):
+            content = unpacked[path.name.removesuffix(".gz")]
+            changed = bytes([*content[:-1], content[-1] ^ 1]), content + bytes(10**6)
+            for wrong in changed:
+                path.write_bytes(gzip.compress(wrong) if path.suffix else wrong)
+                with pytest.raises(ValueError, match=f"{path.name} is not the published file.*--no-verify"):
+                    data.load("fashion_mnist", root=tmp_path)
+            path.write_bytes(gzip.compress(content) if path.suffix else content)
+
+    def test_the_files_that_a_linux_distribution_packs(self, tmp_path):
+        packed = Path("/usr/share/datasets/fashion-mnist")
+        if not packed.is_dir():
+            pytest.skip("needs the Debian package dataset-fashion-mnist")
+        (tmp_path / "FashionMNIST").mkdir()
+        (tmp_path / "FashionMNIST" / "raw").symlink_to(packed)
+
+        assert len(data.load("fashion_mnist", root=tmp_path).test) == 10_000
 
     def test_damaged_files(self, tmp_path):
         folder = write_fashion(tmp_path)
@@ -383,6 +410,23 @@ class TestArchives:
             data.load("cifar10", root=root, verify=False)
         assert files_below(tmp_path) == ["root/cifar-10-python.tar.gz"]
         assert not Path("/tmp/macc-outside").exists()
+
+    def test_an_entry_without_a_name_is_refused(self, tmp_path):
+        archive = tmp_path / "a.zip"
+        with zipfile.ZipFile(archive, "w") as opened:
+            opened.writestr("X", "x")
+        content = archive.read_bytes().replace(b"X", b"")  # in both places where names stand
+        local, central = content.find(b"PK\3\4"), content.find(b"PK\1\2")
+        content = bytearray(content)
+        content[local + 26 : local + 28] = content[central + 28 : central + 30] = bytes(2)
+        end = content.find(b"PK\5\6")
+        content[end + 12 : end + 20] = struct.pack("<II", end - central, central)
+        archive.write_bytes(content)
+        with (
+            pytest.raises(ValueError, match="a.zip holds an entry without a name; refused"),
+            _archives.unpacked(archive, beside=tmp_path / "out"),
+        ):
+            pass
 
     def test_zip_paths_and_links_are_refused(self, tmp_path):
         for number, (name, mode) in enumerate([("../outside", 0), ("a/link", 0o120777), ("/abs", 0)]):

@@ -93,6 +93,8 @@ def _extract(archive: Path, folder: Path) -> None:
 
 
 def _check_name(archive: Path, name: str) -> None:
+    if not name:
+        raise ValueError(f"{archive} holds an entry without a name; refused")
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in name or "\0" in name:
         raise ValueError(f"{archive} holds {name!r}, a path that leads outside its folder; refused")

@@ -266,13 +266,18 @@ def read_file(path: Path, *, md5: str | None) -> bytes:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     if md5 is not None:
-        _compare(path, hashlib.md5(content, usedforsecurity=False).hexdigest(), md5)
+        compare_md5(path, content, md5)
     return content
+
+
+def compare_md5(path: Path, content: bytes, expected: str) -> None:
+    """An error unless the content of a file has this MD5."""
+    _compare(path, hashlib.md5(content, usedforsecurity=False).hexdigest(), expected)
 
 
 def _compare(path: Path, found: str, expected: str) -> None:
     if found != expected:
         raise ValueError(
             f"{path} is not the published file: its MD5 is {found}, expected {expected}; "
-            "it may be cut or changed: delete it and get it again, or read it as it is with verify=False"
+            "it may be cut or changed: delete it and get it again, or read it as it is with --no-verify (verify=False)"
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from macc.data._datasets import dataset
-from macc.data._files import Download, Sources, data_root, read_file
+from macc.data._files import Download, Sources, compare_md5, data_root, read_file
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Splits, check_sizes, seeded_split
 
@@ -23,6 +23,13 @@ MD5 = {
     "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
     "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+# What they unpack to, whoever packed them: MD5 and bytes.
+CONTENT = {
+    "train-images-idx3-ubyte": ("f4a8712d7a061bf5bd6d2ca38dc4d50a", 47_040_016),
+    "train-labels-idx1-ubyte": ("9018921c3c673c538a1fc5bad174d6f9", 60_008),
+    "t10k-images-idx3-ubyte": ("8181f5470baa50b63fa0f6fddb340f0a", 7_840_016),
+    "t10k-labels-idx1-ubyte": ("15d484375f8d13e6eb1aabb0c3f46965", 10_008),
 }
 MEGABYTES = (26, 1, 5, 1)
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -60,9 +67,9 @@ def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = Tru
     """Fashion-MNIST: 54 000 training, 6 000 validation and 10 000 test images of 28 × 28 pixels.
 
     Args:
-        root: The folder that holds ``FashionMNIST/raw``, as torchvision leaves it.
-        verify: Check the MD5 of the ``.gz`` files before they are opened; files that are already
-            unpacked have no published checksum and are checked for their exact size.
+        root: The folder that holds ``FashionMNIST/raw``, as torchvision leaves it. The files that Linux distributions
+            pack (``/usr/share/datasets/fashion-mnist``) do as well, copied or linked there.
+        verify: Check the MD5 of what the files hold, packed or not, and by whomever.
 
     Reference:
         Xiao, Rasul and Vollgraf, *Fashion-MNIST*, arXiv:1708.07747, 2017.
@@ -96,12 +103,15 @@ def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = Tru
 
 def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
     """An array of bytes behind a header: two zeros, the type (8), the number of axes, their lengths."""
+    md5, size = CONTENT[name]
     path = folder / f"{name}.gz"
     if path.is_file():
-        content = _unzipped(path, read_file(path, md5=MD5[path.name] if verify else None), axes)
+        content = _unzipped(path, read_file(path, md5=None), axes, most=size if verify else None)
     else:
         path = folder / name
         content = read_file(path, md5=None)
+    if verify:
+        compare_md5(path, content, md5)
     head = 4 + 4 * axes
     if len(content) < head or content[:4] != bytes((0, 0, 8, axes)):
         raise ValueError(f"{path} does not start like an IDX file of {axes} axes; delete it and get it again")
@@ -115,14 +125,17 @@ def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
     return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8, offset=head).reshape(shape))
 
 
-def _unzipped(path: Path, content: bytes, axes: int) -> bytes:
+def _unzipped(path: Path, content: bytes, axes: int, *, most: int | None) -> bytes:
+    """The unpacked bytes, and one too many where there are more than ``most``, or than the header announces."""
     head = 4 + 4 * axes
     try:
         with gzip.open(io.BytesIO(content)) as file:
+            # A small file can unpack to any size.
+            if most is not None:
+                return file.read(most + 1)
             start = file.read(head)
             if len(start) < head:
                 return start
-            # Never more than the header announces: a small file can unpack to any size.
             announced = int(np.prod(struct.unpack(f">{axes}I", start[4:]), dtype=object))
             return start + file.read(min(announced, 2**31) + 1)
     except (OSError, EOFError, zlib.error) as error:
