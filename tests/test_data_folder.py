@@ -147,6 +147,11 @@ class TestLayouts:
 
         assert len(data.folder(root).train) == 29
 
+    def test_a_class_may_begin_with_an_underscore(self, tmp_path):
+        root = write_classes(tmp_path / "x", {"_background": 20, "a": 20, "__b": 20})
+
+        assert data.folder(root).classes == ("__b", "_background", "a")
+
 
 class TestDecoding:
     def test_sizes(self, tmp_path):

@@ -24,7 +24,7 @@ from macc.data._progress import track
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Part of the cache's key: raise it whenever the same files would be decoded differently.
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 # White of a 16-bit image.
 WHITE = 65_535
 
@@ -109,8 +109,12 @@ def decoded(source: Path, *, name: str, layout: Any, scan: Scan, form: Form) -> 
 
 
 def folders_in(root: Path) -> list[Path]:
-    """The folders in a folder, sorted, without hidden ones."""
-    return sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] not in "._")
+    """The folders in a folder, sorted, without hidden ones and what macOS adds to archives."""
+    return sorted(
+        path
+        for path in root.iterdir()
+        if path.is_dir() and not path.name.startswith(".") and path.name != "__MACOSX"
+    )
 
 
 def images_in(root: Path) -> list[Path]:
