@@ -670,3 +670,22 @@ def test_names_on_disk_are_plain():
         run_path("runs", recipe, "0123456789abcdef").name
         == "arrays-tmp-ber-data.npz-hf-facebook-deit-tiny-0123456789ab"
     )
+
+
+def test_borders_of_training_images_are_made_once_for_all_epochs(tmp_path, monkeypatch):
+    from macc.data import _batches
+
+    made = []
+    around = _batches._Bordered.around
+    monkeypatch.setattr(_batches._Bordered, "around", lambda *given: made.append(1) or around(*given))
+    monkeypatch.setattr(data, "load", with_borders(data.load))
+    training.fit(small("epochs=3", "subset.train=64", "subset.val=32", "subset.test=32"), out=tmp_path)
+
+    assert len(made) == 1
+
+
+def with_borders(load):
+    def read(*given, **options):
+        return replace(load(*given, **options), augmentation=data.Augmentation(pad=1))
+
+    return read

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn, Protocol, cast
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, distributed, nn
 
 from macc import losses, metrics
 from macc.data import Splits
+from macc.data._batches import Batches
 from macc.heads import LogitMoments
 from macc.training._batch_norm import share_batch_norm
 from macc.training._bf16 import ensure_bf16_runs
@@ -108,13 +110,22 @@ class Learner:
     terms: list[str] = field(default_factory=list)
 
     @property
-    def batches_of_epoch(self) -> Any:
+    def batches_of_epoch(self) -> Batches:
         """The training batches of the epoch that is under way, this process's share of each."""
-        seed = derived_seed(self.recipe.seed, self.epoch + 1, "batches")
+        self._shuffle.manual_seed(derived_seed(self.recipe.seed, self.epoch + 1, "batches"))
+        return self._train_batches
+
+    @cached_property
+    def _shuffle(self) -> torch.Generator:
+        return torch.Generator()
+
+    @cached_property
+    def _train_batches(self) -> Batches:
+        """One for all epochs, because it prepares all images for augmentation when it is first read."""
         return self.data.batches(
             "train",
             batch_size=self.recipe.batch_size,
-            generator=torch.Generator().manual_seed(seed),
+            generator=self._shuffle,
             device=self.accelerator.device,
             drop_last=self.recipe.drop_last,
             rank=self.accelerator.process_index,
