@@ -4,7 +4,10 @@ import contextlib
 import io
 import os
 import pickle
+import struct
 import zipfile
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -311,11 +314,11 @@ class TestNpz:
             ({"features": FEATURES, "labels": LABELS[:-1]}, "100 inputs and 99 labels"),
             (
                 {"features": FEATURES, "labels": LABELS - 1},
-                "must be class indices from 0 on, got -1 at index 0",
+                "must be class indices from 0 to .*, got -1 at index 0",
             ),
             (
                 {"features": FEATURES, "labels": LABELS, "classes": np.array(["a", "b"])},
-                r"must lie in \[0, 1\] for 2 classes",
+                r"class indices from 0 to 1, got",
             ),
             ({"features": FEATURES, "labels": LABELS * 0}, "has 1 class; a classifier needs at least two"),
             ({"features": FEATURES, "labels": LABELS * 0.5}, "must be class indices or names, got 0.0"),
@@ -359,7 +362,7 @@ class TestNpz:
             ({"features": FEATURES * np.nan, "labels": LABELS}, "hold NaN or infinity"),
             (
                 {"tokens": np.arange(-1, 99)[:, None], "labels": LABELS},
-                r"`tokens` in .* must be ids from 0 \(padding\) on, got -1",
+                r"`tokens` in .* must be ids from 0 \(padding\) to 10000000, got -1",
             ),
             ({"tokens": FEATURES, "labels": LABELS}, r"`tokens` in .* must be whole numbers"),
             ({"images": FEATURES, "labels": LABELS}, r"`images` in .* must be \(N, H, W\)"),
@@ -383,6 +386,61 @@ class TestNpz:
         np.savez(tmp_path / "a.npz", **arrays)
         with pytest.raises(ValueError, match=message):
             data.arrays(tmp_path / "a.npz")
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            (
+                {"labels": np.uint64(2**64 - 1) - LABELS.astype("uint64")},
+                "from 0 to 3, got 18446744073709551615 at",
+            ),
+            (
+                {"labels": np.where(LABELS == 3, 2**62, LABELS)},
+                "from 0 to 3, got 4611686018427387904 at index 3",
+            ),
+            ({"labels": LABELS - 1}, "from 0 to 3, got -1 at index 0"),
+            (
+                {"tokens": np.full((100, 2), 2**63, "uint64")},
+                "to 10000000, got 9223372036854775808; number them",
+            ),
+            ({"tokens": np.full((100, 2), 10**12)}, "to 10000000, got 1000000000000; number them anew"),
+            ({"tokens": np.zeros((100, 0), "int64")}, "hold no values, got int64 of shape"),
+            ({"features": np.zeros((100, 0), "float32")}, "hold no values, got float32 of shape"),
+            ({"images": np.zeros((100, 0, 4), "uint8")}, "hold no values, got uint8 of shape"),
+        ],
+    )
+    def test_numbers_that_no_memory_holds(self, tmp_path, arrays, message):
+        inputs = {} if arrays.keys() - {"labels"} else {"features": FEATURES}
+        np.savez(tmp_path / "a.npz", **{"labels": LABELS, "classes": list("abcd"), **inputs, **arrays})
+        with pytest.raises(ValueError, match=message):
+            data.arrays(tmp_path / "a.npz")
+
+    def test_tokens_in_any_order_of_memory(self, tmp_path):
+        tokens = np.arange(100)[:, None] % 7
+        np.savez(tmp_path / "a.npz", tokens=np.asfortranarray(tokens), labels=LABELS)
+        np.savez(tmp_path / "b.npz", tokens=tokens, labels=LABELS)
+        splits = data.arrays(tmp_path / "a.npz", cut=False)
+        assert splits.digest() == data.arrays(tmp_path / "b.npz", cut=False).digest()
+
+        column = torch.arange(200).view(100, 2)[:, 1:]
+        odd = replace(splits.train, inputs=column.contiguous().as_strided((100, 1), (1, 5)))
+        plain = replace(splits.train, inputs=column.contiguous())
+        of = [replace(splits, train=part, vocabulary=200).digest() for part in (odd, plain)]
+        assert of[0] == of[1]
+
+    def test_the_number_of_tokens_is_part_of_the_digest(self, tmp_path):
+        np.savez(tmp_path / "a.npz", tokens=np.arange(100)[:, None] % 7, labels=LABELS)
+        splits = data.arrays(tmp_path / "a.npz")
+        vectors = torch.zeros(12, 4)
+        others = [
+            replace(splits, vocabulary=12),
+            replace(splits, vocabulary=5000),
+            replace(splits, vocabulary=12, vectors=vectors),
+            replace(splits, vocabulary=12, vectors=vectors.double()),
+            replace(splits, vocabulary=12, vectors=torch.zeros(12, 8)),
+        ]
+
+        assert len({each.digest() for each in (splits, *others)}) == 6
 
     def test_other_files(self, tmp_path):
         with pytest.raises(ValueError, match="there is no file .*none.npz"):
@@ -450,6 +508,19 @@ class TestParquet:
 
         assert splits.kind == "image"
         np.testing.assert_array_equal(splits.test.inputs.permute(0, 2, 3, 1).numpy(), pixels[15:])
+
+    def test_a_small_image_file_that_would_fill_the_memory(self, tmp_path):
+        image = pytest.importorskip("PIL.Image")
+        buffer = io.BytesIO()
+        image.new("1", (1, 1)).save(buffer, "PNG")
+        content = bytearray(buffer.getvalue())
+        content[16:24] = struct.pack(">II", 60_000, 60_000)
+        content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+        self.write(tmp_path / "a.parquet", image=[bytes(content)] * 2, label=[0, 1])
+        with pytest.raises(
+            ValueError, match="an image in column `image` of .* cannot be decoded .*exceeds limit"
+        ):
+            data.arrays(tmp_path / "a.parquet")
 
     def test_encoded_images_of_more_bits(self, tmp_path):
         from PIL import Image

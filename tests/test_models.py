@@ -432,6 +432,16 @@ class TestWeights:
             with pytest.raises(ValueError, match="a.pth is damaged"):
                 build("a.pth")
 
+    @pytest.mark.parametrize("kind", [OSError, AssertionError, KeyError, NotImplementedError])
+    def test_whatever_torch_raises_on_a_damaged_file_is_one_sentence(self, tmp_path, monkeypatch, kind):
+        def load(*_, **__):
+            raise kind("strange\nbytes")
+
+        (tmp_path / "a.pth").write_bytes(b"x")
+        monkeypatch.setattr(torch, "load", load)
+        with pytest.raises(ValueError, match="a.pth is damaged or cut"):
+            models.build("resnet20", num_classes=10, pretrained=str(tmp_path / "a.pth"))
+
     def test_a_counter_of_batches_is_not_missed_in_a_head(self, tmp_path):
         def network():
             return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))

@@ -224,7 +224,9 @@ class Splits:
         return replace(self, train=noisy)
 
     def digest(self) -> str:
-        """A hash of all samples, labels, class names and their preparation: equal data, equal digest.
+        """A hash of samples, labels, class names, their preparation and, of tokens, the number of ids and vectors.
+
+        Equal data have an equal digest.
 
         Example:
             >>> from macc import data
@@ -237,9 +239,13 @@ class Splits:
         for name, part in self.parts().items():
             found.update(repr((name, tuple(part.inputs.shape), part.inputs.dtype)).encode())
             for tensor in (part.inputs, part.labels):
-                found.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+                found.update(_bytes_of(tensor))
+        # They decide the size of the model's first layer, and what it starts from.
+        if self.vocabulary is not None:
+            found.update(repr(("vocabulary", self.vocabulary)).encode())
         if self.vectors is not None:
-            found.update(self.vectors.contiguous().view(torch.uint8).numpy().data)
+            found.update(repr((tuple(self.vectors.shape), self.vectors.dtype)).encode())
+            found.update(_bytes_of(self.vectors))
         return found.hexdigest()
 
 
@@ -326,6 +332,11 @@ def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:
             f"{splits.name} must have {expected} training, validation and test samples, got {found}; "
             "its files are not the published ones"
         )
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    # As one row, because a column of one value may lie in memory in a way that cannot be seen as bytes.
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _check_range(labels: Tensor, num_classes: int, where: str) -> None:

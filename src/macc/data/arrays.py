@@ -21,6 +21,8 @@ from macc.data._images import eight_bit
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, named_split, stratified_split, vocabulary
 
+# More vectors than this do not fit into most memories; the largest vocabularies have about a million ids.
+LARGEST_TOKEN = 10**7
 KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
 FORM = (
     "save `features` (N, D), `images` (N, H, W[, C]) or `tokens` (N, L) with `labels` (N,), "
@@ -237,7 +239,7 @@ def _parquet_inputs(file: Path, table: Any) -> tuple[Array, Kind]:
 
 def _decoded(file: Path, row: Any) -> Array:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise ValueError(
             f"decoding the images of {file} needs Pillow: pip install 'macc-torch[data]'"
@@ -248,7 +250,8 @@ def _decoded(file: Path, row: Any) -> Array:
     try:
         with Image.open(io.BytesIO(content)) as image:
             return np.asarray(eight_bit(image).convert("RGB"))
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+    # Pillow's plugins raise what they like on damaged files, and on files that would fill the memory.
+    except Exception as error:
         raise ValueError(f"an image in column `image` of {file} cannot be decoded ({error})") from error
 
 
@@ -300,10 +303,12 @@ def _labels(file: Path, labels: Array, classes: tuple[str, ...]) -> Tensor:
     if labels.ndim != 1:
         raise ValueError(f"the labels of {file} must be one for each sample (N,), got {_form(labels)}")
     if labels.dtype.kind in "iu":
-        if labels.size and labels.min() < 0:
+        # In the type of the file: as int64, the largest uint64 would be below 0.
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+        if len(wrong):
             raise ValueError(
-                f"the labels of {file} must be class indices from 0 on, "
-                f"got {labels.min()} at index {int(labels.argmin())}"
+                f"the labels of {file} must be class indices from 0 to {len(classes) - 1}, "
+                f"got {labels[wrong[0]]} at index {wrong[0]}"
             )
         return torch.from_numpy(labels.astype(np.int64))
     index = {name: k for k, name in enumerate(classes)}
@@ -315,6 +320,10 @@ def _labels(file: Path, labels: Array, classes: tuple[str, ...]) -> Tensor:
 
 
 def _inputs(file: Path, kind: Kind, inputs: Array) -> Tensor:
+    if 0 in inputs.shape[1:]:
+        raise ValueError(
+            f"the inputs of {file} hold no values, got {_form(inputs)}; give each sample one at least"
+        )
     if kind == "features":
         if inputs.ndim != 2 or inputs.dtype.kind not in "fiu":
             raise ValueError(f"`features` in {file} must be numbers (N, D), got {_form(inputs)}")
@@ -325,9 +334,11 @@ def _inputs(file: Path, kind: Kind, inputs: Array) -> Tensor:
     if kind == "tokens":
         if inputs.ndim != 2 or inputs.dtype.kind not in "iu":
             raise ValueError(f"`tokens` in {file} must be whole numbers (N, L), got {_form(inputs)}")
-        if inputs.size and inputs.min() < 0:
+        wrong = inputs[(inputs < 0) | (inputs > LARGEST_TOKEN)]
+        if len(wrong):
             raise ValueError(
-                f"`tokens` in {file} must be ids from 0 (padding) on, got {inputs.min()}; number them anew"
+                f"`tokens` in {file} must be ids from 0 (padding) to {LARGEST_TOKEN}, got {wrong[0]}; number them anew: "
+                "a model has a vector for each id up to the largest"
             )
         return torch.from_numpy(inputs.astype(np.int64))
     return _images(file, inputs)
