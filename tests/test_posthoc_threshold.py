@@ -182,8 +182,11 @@ def test_calibrate_pools_files_and_folders(files):
         (["--method", "magic"], "no calibrator is called 'magic'; there are"),
         (["-o", "out.csv"], "out.csv: calibrated probabilities are written as .npz"),
         (["-o", "nowhere/out.npz"], "does not exist"),
-        (["-o", "out.npz", "--json", "./out.json"], "--json out.json would overwrite what -o out.npz writes"),
-        (["--json", "test-calibrated.npz"], "give the numbers another name"),
+        (
+            ["-o", "out.npz", "--json", "./out.json"],
+            "--json out.json would overwrite what the calibrator of -o writes",
+        ),
+        (["--json", "test-calibrated.npz"], "give it another name"),
         (["--method", "platt"], "Platt is for two classes"),
         (["--method", "beta", "--grid"], "--grid is of the method temperature"),
     ],

@@ -339,12 +339,14 @@ def plot(
     data: DataFolder = None,
 ) -> None:
     """Draw a figure of runs or prediction files."""
+    from macc._writing import check_outputs
     from macc.report import kinds
 
     if kind == "list":
         typer.echo(kinds.listing())
         return
     path = Path(f"{kind}.svg") if output is None else output
+    check_outputs({"-o": path}, runs or [])
     typer.echo(kinds.command(kind, runs or [], path, split=split, root=data))
 
 
@@ -364,8 +366,10 @@ def report(
     data: DataFolder = None,
 ) -> None:
     """Write one HTML page that says and shows what runs found; it opens from disk."""
+    from macc._writing import check_outputs
     from macc.report import experiment
 
+    check_outputs({"-o": output}, runs)
     with _progress("measuring and drawing") as on_progress:
         text = experiment.report_command(
             runs, output, split=split, root=data, title=title, on_progress=on_progress
@@ -481,8 +485,9 @@ def evaluate(
     An .npz has the keys `labels` and `probs` or `logits`; a .csv or .parquet the column `label` and one for
     each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
     """
-    from macc._writing import write_whole
+    from macc._writing import check_outputs, write_whole
 
+    check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels])
     if plot is not None:
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
@@ -538,8 +543,10 @@ def merge(
     ] = None,
 ) -> None:
     """Put the parts of one data set together that were evaluated apart, on any machines."""
+    from macc._writing import check_outputs
     from macc.metrics._partial import merged
 
+    check_outputs({"--json": json, "--state": state}, states)
     sums = merged(states)
     report = sums.report(confidence=confidence)
     if state is not None:
@@ -654,8 +661,10 @@ def compare(
 ) -> None:
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
     from macc import metrics
+    from macc._writing import check_outputs
     from macc.metrics._sources import check_same_files, check_same_samples
 
+    check_outputs({"--json": json}, [a, b, labels])
     # Only an .npy needs labels of its own; the other file may hold them.
     arrays = [file.suffix.lower() == ".npy" for file in (a, b)]
     sources = [
@@ -743,6 +752,7 @@ def calibrate(
 
     Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
     """
+    from macc._writing import check_outputs
     from macc.metrics._files import write_json
     from macc.posthoc._repair import files_of, pooled, repair, write_probs
 
@@ -750,11 +760,11 @@ def calibrate(
     if output.suffix != ".npz":
         raise ValueError(f"{output}: calibrated probabilities are written as .npz")
     calibrator = output.with_suffix(".json")
-    if json is not None and json.resolve() in (output.resolve(), calibrator.resolve()):
-        raise ValueError(
-            f"--json {json} would overwrite what -o {output} writes; give the numbers another name"
-        )
     files = files_of(fit)
+    check_outputs(
+        {"-o": output, "the calibrator of -o": calibrator, "--json": json},
+        [*files, *(fit_labels or ()), apply, apply_labels],
+    )
     labelled = iter(fit_labels or ())
     val = pooled(
         files,
@@ -812,8 +822,10 @@ def threshold(
     Exits 1 when there is none, or when it does not hold on TEST.
     """
     from macc import posthoc
+    from macc._writing import check_outputs
     from macc.metrics._files import write_json
 
+    check_outputs({"--json": json}, [file, labels, check, check_labels])
     val = _load(file, labels, reading, normalise)
     test = None if check is None else _load(check, check_labels, reading, normalise)
     found = posthoc.threshold(

@@ -582,6 +582,7 @@ def _leave_twin(
         except Busy:
             return
         if learner.accelerator.is_main_process:
+            remove_leftovers(twin.path, below=True)
             write_bytes(twin.path / "recipe.yaml", recipe.to_yaml().encode())
             write_json(twin.path / "environment.json", {**run.environment, "run_sha256": key})
             write_rows(twin.path / "history.jsonl", learner.history)
