@@ -2,7 +2,9 @@
 
 import json
 import math
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,17 +200,75 @@ def test_random_groups_give_the_intervals_of_samples(monkeypatch):
     assert grouped.high == pytest.approx(alone.high, rel=0.05)
 
 
+def test_fine_cells_give_the_intervals_of_samples(monkeypatch):
+    """Ends within the noise of resampling, values exactly; some confidences are equal."""
+    import macc.metrics._resampling as resampling
+
+    names = [name for name in metrics_of(3) if name not in ("auroc", "ace", "tace")]
+    probs, labels = sample(9000, 3)
+    probs[:4000] = np.round(probs[:4000], 1)
+    probs /= probs.sum(1, keepdims=True)
+    alone = macc.evaluate(probs, labels, metrics=names)
+    monkeypatch.setattr(resampling, "_UNGROUPED_SAMPLES", 100)
+    monkeypatch.setattr(resampling, "_GROUPS", 1500)
+    monkeypatch.setattr(resampling, "_NULL_LABELS", 100)
+    grouped = macc.evaluate(probs, labels, metrics=names)
+
+    for name in names:
+        one, two = alone[name], grouped[name]
+        width = one.high - one.low
+        assert two.value == pytest.approx(one.value, abs=1e-12), name
+        assert two.low == pytest.approx(one.low, abs=0.15 * width), name
+        assert two.high == pytest.approx(one.high, abs=0.15 * width), name
+        if one.noise_floor is not None:
+            assert two.noise_floor == pytest.approx(one.noise_floor, rel=0.05, abs=1e-4), name
+
+
+def test_many_samples_fit_into_little_memory():
+    """The address space beyond what the imports take is limited, so the allocator's habits count too."""
+    code = """
+import resource
+import torch, macc
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(0)
+logits = 2 * torch.randn(60_000, 3, generator=generator)
+labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+macc.evaluate(logits[:200], labels[:200], from_logits=True)
+used = 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
+resource.setrlimit(resource.RLIMIT_AS, (used + 600 * 2**20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+macc.evaluate(logits, labels, from_logits=True)
+"""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc to know how much memory a process has")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("bins", [15, 10_000])
+def test_many_classes_or_bins_take_no_more_memory(bins):
+    """Resamples of every bin of every class are never held together."""
+    from macc.metrics._resampling import ClassDraws
+
+    draws = ClassDraws(torch.zeros(2), bins, Resampling(2, 1000, 0), torch.zeros(2, 1))
+    assert draws.most_classes * 1000 * bins <= 10_000_000
+    probs = np.full((2, 3000), 1 / 3000)
+    report = macc.evaluate(probs, np.array([0, 2999]), metrics=["sce"], resamples=100)
+    assert len(report.classes) == 3000
+    assert report["sce"].value == pytest.approx(metrics.sce(probs, np.array([0, 2999])))
+
+
 def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
     from macc.metrics._binning import top_labels
     from macc.metrics._inputs import predictions
-    from macc.metrics._resampling import RankedCurve
+    from macc.metrics._resampling import RankedCurve, TopCells
 
     probs = np.round(sample(60, 3)[0], 1)
     probs /= probs.sum(1, keepdims=True)
     labels = sample(60, 3)[1]
-    counts = next(Resampling(60, 5, 0).counts())
-    curve = RankedCurve(top_labels(predictions(probs, labels).blocks()))
-    resampled = curve.resampled(counts)
+    resampling = Resampling(60, 5, 0)
+    counts = next(resampling.counts())
+    cells = TopCells(top_labels(predictions(probs, labels).blocks()), 15, resampling)
+    resampled = RankedCurve(cells.last_of_ties, most=60).metrics(*next(cells.counts()))
 
     for r, row in enumerate(counts.long().numpy()):
         repeated = np.repeat(probs, row, axis=0), np.repeat(labels, row)

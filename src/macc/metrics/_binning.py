@@ -15,8 +15,8 @@ from torch import Tensor
 
 from macc.metrics._inputs import Block, Predictions
 
-# 32 MB of float64, of which a sort and a scatter hold a few copies.
-_COLUMN_ELEMENTS = 2**22
+# 16 MB of float64, of which a sort and a scatter hold a few copies.
+_COLUMN_ELEMENTS = 2**21
 
 
 class TopLabels(NamedTuple):
@@ -184,10 +184,10 @@ class Columns(NamedTuple):
     values: Tensor
 
 
-def columns(probs: Tensor) -> Iterator[Columns]:
-    """Yield the classes of ``(N, K)`` probabilities in groups that bound the memory of what follows."""
+def columns(probs: Tensor, most: int | None = None) -> Iterator[Columns]:
+    """Yield the classes of ``(N, K)`` probabilities in groups, of ``most`` classes at most, that bound the memory of what follows."""
     num_samples, num_classes = probs.shape
-    step = max(1, _COLUMN_ELEMENTS // num_samples)
+    step = min(max(1, _COLUMN_ELEMENTS // num_samples), most or num_classes)
     for start in range(0, num_classes, step):
         classes = range(start, min(start + step, num_classes))
         values = probs[:, start : classes.stop].T.contiguous()
@@ -207,17 +207,19 @@ class ClassCells(NamedTuple):
     kept: Tensor
 
 
-def width_cells(probs: Tensor, bins: int) -> Iterator[ClassCells]:
-    """Cut each class's probabilities into bins of equal width."""
-    for classes, values in columns(probs):
+def width_cells(probs: Tensor, bins: int, most: int | None = None) -> Iterator[ClassCells]:
+    """Cut each class's probabilities into bins of equal width, ``most`` classes at a time."""
+    for classes, values in columns(probs, most):
         wide = values.double()
         kept = torch.full((len(wide),), wide.shape[1], device=wide.device)
         yield ClassCells(classes, wide, bin_index(wide, bins), kept)
 
 
-def adaptive_cells(probs: Tensor, bins: int, threshold: float | None) -> Iterator[ClassCells]:
-    """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass."""
-    for classes, values in columns(probs):
+def adaptive_cells(
+    probs: Tensor, bins: int, threshold: float | None, most: int | None = None
+) -> Iterator[ClassCells]:
+    """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass, ``most`` classes at a time."""
+    for classes, values in columns(probs, most):
         wide = values.double()
         above = torch.ones_like(wide, dtype=torch.bool) if threshold is None else wide > threshold
         kept = above.sum(1)

