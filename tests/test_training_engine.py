@@ -24,7 +24,7 @@ from macc.training import engine, frozen, optimisation, selection
 from macc.training import recipe as recipes
 from macc.training._bf16 import ensure_bf16_runs
 from macc.training.fitting import build_model
-from macc.training.runs import run_hash, run_path
+from macc.training.runs import locked, run_hash, run_path
 
 
 @pytest.fixture(autouse=True)
@@ -632,7 +632,7 @@ def test_the_environment_is_recorded(tmp_path):
     assert found["num_processes"] == 1
     assert found["threads"] == torch.get_num_threads()
     assert found["data_sha256"] == data.load("digits").subset(train=320, seed=0).digest()
-    assert run.path.name == f"digits-small_cnn-{found['run_sha256'][:12]}"
+    assert run.path.name == f"digits-small_cnn-nll-{found['run_sha256'][:12]}"
     assert {"commit", "processor", "cores", "python", "device"} <= set(found)
 
 
@@ -660,15 +660,48 @@ def test_weights_in_a_folder_are_part_of_a_runs_hash_and_runs_without_keep_their
     (tmp_path / "model.safetensors").write_bytes(b"other")
 
     assert len({plain, one, run_hash(folder, "data")}) == 3
-    parts = [folder.to_dict(), "data", macc.__version__, None]
+    parts = [folder.deciding(), "data", macc.__version__, None]
     assert plain == hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("change", "another"),
+    [
+        ({"trackers": ["tensorboard"]}, False),
+        ({"eval_batch_size": 7}, False),
+        ({"loss": "CrossEntropy+1.0 * MACC()"}, False),
+        ({"loss": "CrossEntropy + 2*MACC"}, True),
+        ({"precision": "bf16"}, True),
+        ({"batch_size": 10}, True),
+        ({"epoch_predictions": ["val"]}, True),
+        ({"selection": "last"}, True),
+        ({"seed": 1}, True),
+    ],
+)
+def test_only_what_changes_the_result_makes_another_run(change, another):
+    plain = own_recipe(loss="CrossEntropy + MACC")
+    changed = own_recipe(**{"loss": "CrossEntropy + MACC", **change})
+
+    assert (run_hash(changed, "data") != run_hash(plain, "data")) == another
+
+
+def test_a_finished_run_is_read_while_another_process_holds_it(tmp_path):
+    run, model = trained(own_recipe(epochs=1), out=tmp_path)
+    again = network()
+    with locked(run.path):
+        assert training.fit(own_recipe(epochs=1), model=again, data=tabular(), out=tmp_path) == run
+
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value)
+
+
 def test_names_on_disk_are_plain():
-    recipe = own_recipe(dataset="arrays:/tmp/Über Data.npz", model="hf:facebook/deit-tiny")
+    recipe = own_recipe(
+        dataset="arrays:/tmp/Über Data.npz", model="hf:facebook/deit-tiny", loss="Focal(gamma=2) + MACC"
+    )
     assert (
         run_path("runs", recipe, "0123456789abcdef").name
-        == "arrays-tmp-ber-data.npz-hf-facebook-deit-tiny-0123456789ab"
+        == "arrays-tmp-ber-data.npz-hf-facebook-deit-tiny-fl+macc-0123456789ab"
     )
 
 

@@ -132,7 +132,9 @@ def fit(
         stop = stack.enter_context(StopRequest())
         if show:
             stack.enter_context(_warnings_shown(display))
-        _lock(stack, run.path, accelerator)
+        # A finished run is only read, whoever holds it.
+        if not engine.agreed(accelerator, run.finished):
+            _lock(stack, run.path, accelerator)
         whole = _model(recipe, splits, model)
         if not run.finished:
             recorder = Recorder(

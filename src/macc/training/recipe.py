@@ -300,6 +300,17 @@ class Recipe(_Values):
         """Plain values, as they stand in YAML."""
         return self.model_dump(mode="json")
 
+    def deciding(self) -> dict[str, Any]:
+        """The values that decide the result, as they enter the hash of a run.
+
+        Who watches the training and how many samples are predicted at once change nothing, nor does the
+        spelling of the loss.
+        """
+        from macc import losses
+
+        values = self.model_dump(mode="json", exclude={"trackers", "eval_batch_size"})
+        return {**values, "loss": str(losses.parse(self.loss))}
+
     def to_yaml(self) -> str:
         """The whole recipe as YAML, every value with its source as a comment."""
         return "".join(_lines(self.to_dict(), self.sources, "", ""))

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from macc import __version__
+from macc import __version__, losses
 from macc._arrays import read_npz
 from macc.data import Splits
 from macc.training import recipe as recipes
@@ -31,6 +31,8 @@ from macc.words import slug
 LOCK = ".lock"
 SPREAD = "u"
 """The mean variance of the logits, among the terms of an epoch where a head gives it."""
+LONGEST_WORD = 60
+"""Characters of a data set's, a model's or a loss's name in the name of a folder."""
 PACKAGES = ("torch", "numpy", "scikit-learn", "accelerate", "safetensors", "pydantic")
 
 
@@ -143,6 +145,8 @@ def open_run(path: str | Path) -> Run:
 def run_hash(recipe: Recipe, data: Splits | str, model: nn.Module | None = None) -> str:
     """The hash of what decides a run: recipe, data and version, and the weights that a user starts from.
 
+    Values of the recipe that do not change the result are left out, see :meth:`Recipe.deciding`.
+
     Args:
         recipe: The resolved recipe.
         data: What it is trained on, or the digest of it.
@@ -150,7 +154,7 @@ def run_hash(recipe: Recipe, data: Splits | str, model: nn.Module | None = None)
     """
     own = weights_read(recipe) if model is None else _weights_digest(model)
     digest = data if isinstance(data, str) else data.digest()
-    parts = [recipe.to_dict(), digest, __version__, own]
+    parts = [recipe.deciding(), digest, __version__, own]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -185,9 +189,13 @@ def _file_digest(path: Path, _size: int, _time: int) -> str:
 
 
 def run_path(out: str | PathLike[str], recipe: Recipe, key: str) -> Path:
-    """``<out>/<dataset>-<model>-<12 hex>``, in characters that every file system takes."""
-    words = [slug(word) for word in (recipe.dataset, recipe.model)]
-    return Path(out) / "-".join([*(word[-60:] for word in words), key[:12]])
+    """``<out>/<dataset>-<model>-<loss>-<12 hex>``, in characters that every file system takes.
+
+    The loss is its short name: ``digits-small_cnn-nll+macc-0123456789ab``.
+    """
+    words = [slug(word)[-LONGEST_WORD:] for word in (recipe.dataset, recipe.model)]
+    loss = "+".join(slug(term) for term in losses.parse(recipe.loss).label.split("+"))
+    return Path(out) / "-".join([*words, loss[:LONGEST_WORD], key[:12]])
 
 
 @contextmanager
