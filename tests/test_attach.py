@@ -235,6 +235,29 @@ class TestChoice:
         assert "macc.attach(model, layer='projection')" in message
         assert "macc.attach(model, example=batch)" in message
 
+    def test_a_head_before_blocks_that_hold_an_out_is_not_passed_over(self):
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.out = nn.Linear(4, 4)
+
+        class Early(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(4, 3)
+                self.blocks = nn.ModuleList(Block() for _ in range(12))
+
+            def forward(self, x):
+                for block in self.blocks:
+                    x = block.out(x).relu()
+                return self.head(x)
+
+        with pytest.raises(ValueError, match=r"linear layers: 'head' \(4 -> 3\), .*layer='head'") as caught:
+            macc.attach(Early())
+        assert "'blocks.11.out'" in str(caught.value)
+        assert isinstance(macc.attach(Early(), example=torch.zeros(2, 4)).head, macc.MCDropoutLinear)
+        assert isinstance(macc.attach(Early(), layer="head").head, macc.MCDropoutLinear)
+
     def test_layer_settles_it(self):
         assert isinstance(macc.attach(Cnn("projection"), layer="projection").projection, MCDropoutLinear)
         with pytest.raises(ValueError, match=r"no linear layer called 'nope'; linear layers: 'projection'"):

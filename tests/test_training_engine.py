@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,6 +155,40 @@ def test_history_has_the_mean_variance_of_the_logits_where_a_head_gives_it(tmp_p
 
     assert run.history[0]["train/u"] == pytest.approx(expected, rel=1e-5)
     assert "train/u" not in plain.history[0]
+
+
+class Wrapped(nn.Module):
+    """A model whose logits stand in something else."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.body, self.wrap = network(), wrap
+
+    def forward(self, x):
+        return self.wrap(self.body(x))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda logits: {"features": 0, "logits": logits},
+        lambda logits: SimpleNamespace(logits=logits),
+        lambda logits: (logits, "auxiliary"),
+    ],
+    ids=["dict", "object", "tuple"],
+)
+def test_what_attach_reads_is_trained(tmp_path, wrap):
+    recipe = own_recipe(loss="CrossEntropy + MACC", epochs=1)
+    plain, _ = trained(recipe, out=tmp_path / "plain")
+    model = macc.attach(Wrapped(wrap), example=tabular()["val"][0])
+    run, _ = trained(recipe, model=model, out=tmp_path / "wrapped")
+
+    assert torch.equal(run.predictions("test")[0], plain.predictions("test")[0])
+
+
+def test_an_output_without_logits_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="returned a dict without logits; it must return logits"):
+        trained(own_recipe(), model=Wrapped(lambda logits: {"scores": logits}), out=tmp_path)
 
 
 def test_a_warm_up_counts_steps_and_not_parts_of_a_batch(tmp_path):

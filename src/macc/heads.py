@@ -408,7 +408,7 @@ def attach(
     With ``example``, one forward pass in evaluation mode finds the layer whose output *is* the
     model's output. Without it, the last linear layer is taken if its name says that it is the
     classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
-    an ``nn.Sequential`` and the model has no layer of these names of its own. ``layer`` names it outright.
+    an ``nn.Sequential``, unless a layer outside its block has such a name too. ``layer`` names it outright.
 
     A dropout layer registered right before the classifier is reported as a warning: features would be
     dropped twice.
@@ -539,7 +539,7 @@ def conventional_moments(model: nn.Module, x: Any, samples: int = 10) -> LogitMo
     kept = head.samples, head.training
     head.samples, head.training = 1, True
     try:
-        logits = torch.stack([_logits(_call(model, x)) for _ in range(samples)])
+        logits = torch.stack([cast("Tensor", logits_in(_call(model, x))) for _ in range(samples)])
     finally:
         head.samples, head.training = kept
     return _moments_over_samples(at_least_float32(logits))
@@ -553,15 +553,31 @@ def _call(model: nn.Module, x: Any) -> Any:
     return model(x)
 
 
-def _logits(output: Any) -> Any:
-    """The logits in what a model returns: the output itself, its ``logits``, or its first element."""
-    if isinstance(output, Tensor):
-        return output
-    if getattr(output, "logits", None) is not None:
-        return output.logits
+def logits_in(output: Any) -> Tensor | LogitMoments:
+    """The logits in what a model returns: the output itself, its ``logits``, or its first entry.
+
+    Args:
+        output: Logits or moments, an object or a mapping with ``logits`` (transformers), or a tuple that begins
+            with them (auxiliary classifiers).
+
+    Example:
+        >>> import torch
+        >>> logits_in({"logits": torch.zeros(1, 2), "features": torch.zeros(1, 8)})
+        tensor([[0., 0.]])
+    """
+    found = output
     if isinstance(output, Mapping):
-        return output.get("logits")
-    return output[0] if isinstance(output, tuple | list) and output else None
+        found = output.get("logits")
+    elif isinstance(output, tuple | list) and not isinstance(output, LogitMoments):
+        found = getattr(output, "logits", output[0] if output else None)
+    elif not isinstance(output, Tensor | LogitMoments):
+        found = getattr(output, "logits", None)
+    if isinstance(found, Tensor | LogitMoments):
+        return found
+    raise ValueError(
+        f"the model returned a {type(output).__name__} without logits; it must return logits (N, K), an object or a "
+        "dict with `logits`, or a tuple that begins with them"
+    )
 
 
 @contextmanager
@@ -691,11 +707,12 @@ def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     last: str = list(linears)[-1]
     parent_name, _, own_name = last.rpartition(".")
     parent = model.get_submodule(parent_name)
-    if own_name in HEAD_NAMES:
+    # Layers of these names are common inside blocks; one around the block may well be the classifier.
+    around = [name.rpartition(".")[0] for name in _named_as_heads(linears) if name != last]
+    around = [owner for owner in around if f"{parent_name}.".startswith(f"{owner}." if owner else "")]
+    if own_name in HEAD_NAMES and all(owner == parent_name for owner in around):
         return last
-    # Layers of these names are common inside blocks; one of the model itself may well be its classifier.
-    other_head = any(name in HEAD_NAMES for name in linears)
-    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not other_head:
+    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not around:
         return last
     raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
 
@@ -710,7 +727,7 @@ def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: A
     ]
     try:
         with _evaluating(model), torch.no_grad():
-            logits = _logits(_call(model, example))
+            logits = logits_in(_call(model, example))
     finally:
         for handle in handles:
             handle.remove()
@@ -725,11 +742,19 @@ def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: A
     )
 
 
+def _named_as_heads(linears: Mapping[str, nn.Linear]) -> list[str]:
+    """The layers whose own name is that of a classifier, the outermost first."""
+    found = [name for name in linears if name.rpartition(".")[2] in HEAD_NAMES]
+    return sorted(found, key=lambda name: name.count("."))
+
+
 def _candidates(linears: Mapping[str, nn.Linear]) -> str:
-    shown = [f"'{name}' ({m.in_features} -> {m.out_features})" for name, m in list(linears.items())[-8:]]
+    likely = dict.fromkeys([*_named_as_heads(linears)[:4], *reversed(linears)])
+    names = list(likely)[:8]
+    shown = [f"'{name}' ({linears[name].in_features} -> {linears[name].out_features})" for name in names]
     return (
         f"linear layers: {', '.join(shown)}; "
-        f"settle it with `macc.attach(model, layer='{list(linears)[-1]}')` "
+        f"settle it with `macc.attach(model, layer='{names[0]}')` "
         "or `macc.attach(model, example=batch)`"
     )
 

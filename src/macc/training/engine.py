@@ -23,7 +23,7 @@ from torch import Tensor, distributed, nn
 from macc import losses, metrics
 from macc.data import Splits
 from macc.data._batches import Batches
-from macc.heads import LogitMoments
+from macc.heads import LogitMoments, logits_in
 from macc.training._batch_norm import share_batch_norm
 from macc.training._bf16 import ensure_bf16_runs
 from macc.training._randomness import derived_seed, generator_states, restore_generators, seed_everything
@@ -77,18 +77,6 @@ class Classifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor | LogitMoments:
         """Logits ``(N, K)``, or their moments while an MC-dropout head trains."""
         return logits_in(self.model(inputs))
-
-
-def logits_in(output: Any) -> Tensor | LogitMoments:
-    """The logits in what a model returns."""
-    if isinstance(output, Tensor | LogitMoments):
-        return output
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, Tensor | LogitMoments):
-        return logits
-    raise ValueError(
-        f"the model returned a {type(output).__name__}; it must return logits (N, K), or an object with `.logits`"
-    )
 
 
 @dataclass(kw_only=True)

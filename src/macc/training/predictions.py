@@ -216,7 +216,7 @@ def _averaged(network: nn.Module, data: Splits, batch_size: int, device: torch.d
     found = []
     with torch.inference_mode():
         for inputs, _ in data.batches("test", batch_size=batch_size, device=device):
-            logits = torch.stack([cast("Tensor", engine.logits_in(network(inputs))) for _ in range(passes)])
+            logits = torch.stack([cast("Tensor", heads.logits_in(network(inputs))) for _ in range(passes)])
             found.append((logits.float().log_softmax(dim=2).logsumexp(dim=0) - math.log(passes)).cpu())
     return torch.cat(found)
 
