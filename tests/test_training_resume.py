@@ -1,8 +1,10 @@
 """A run killed at any moment and started again ends as if nothing had happened, to the bit."""
 
+import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,10 +165,91 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, broken_off, name):
         training.fit(small(), out=tmp_path)
 
 
+def tampered(path, change):
+    """Change ``state.json`` of a checkpoint, checksum included."""
+    state = json.loads((path / "state.json").read_text())
+    content = json.dumps(change(state) or state).encode()
+    sums = json.loads((path / "complete").read_text())
+    sums["state.json"] = hashlib.sha256(content).hexdigest()
+    (path / "state.json").write_bytes(content)
+    (path / "complete").write_text(json.dumps(sums))
+
+
+TAMPERED = [
+    (lambda _: [1], "state.json cannot be read"),
+    (lambda state: state.pop("epoch") and None, "state.json.epoch: Field required"),
+    (lambda state: state.update(epoch="1"), "state.json.epoch: Input should be a valid integer"),
+    (lambda state: state.update(epoch=-1), "greater than or equal to 0"),
+    (lambda state: state.update(epoch=2), "does not hold the epochs 1 to 2"),
+    (lambda state: state.update(epoch=0, history=[]), "state.json is that of 0"),
+    (lambda state: state.update(step=3), "does not go with 0 states"),
+    (lambda state: state.update(processes=0), "greater than or equal to 1"),
+    (lambda state: state.update(history=None), "should be a valid array"),
+    (lambda state: state["history"][0].pop("val/sce") and None, "lacks 'val/sce'"),
+    (lambda state: state["history"][0].update({"val/accuracy": "best"}), "history.0.val/accuracy"),
+    (lambda state: state["history"][0].update({"val/accuracy": float("nan")}), "history.0.val/accuracy"),
+    (lambda state: state.update(optimiser={"x.exp_avg": None}), "no parameter 'x'"),
+    (lambda state: state.update(optimiser={"99.momentum_buffer": None}), "parameter 99"),
+    (lambda state: state.update(optimiser={"0.momentum_buffer": 1}), "does not fit parameter 0"),
+    (lambda state: state.update(scaler={"scale": 1}), "gradient scaler"),
+    (lambda state: state.update(unfinished=[{}]), "Field required"),
+    (lambda state: state.update(more=1), "not permitted"),
+]
+
+
+def test_a_state_that_training_did_not_write_is_refused(tmp_path, broken_off):
+    path = broken_off / "checkpoint" / "1"
+    written = (path / "state.json").read_text()
+    for change, reason in TAMPERED:
+        (path / "state.json").write_text(written)
+        tampered(path, change)
+        with pytest.raises(ValueError) as caught:
+            training.fit(small(), out=tmp_path)
+
+        assert reason in str(caught.value)
+        assert "is damaged" in str(caught.value)
+        assert str(caught.value).endswith("to train from the start")
+        assert "\n" not in str(caught.value)
+
+
+def test_an_older_checkpoint_is_used_where_the_newest_is_damaged(tmp_path, monkeypatch, capsys):
+    """As they stand where a process was killed before it removed the older one."""
+    from macc.training.fitting import Recorder
+
+    def step(self, learner, _steps):
+        if (learner.epoch, learner.step) == (1, 3):
+            self._checkpoint(learner)
+            raise Stopped
+
+    training.fit(small(), out=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "step", step)
+        patch.setattr(checkpoints, "remove_others", lambda *_: None)
+        with pytest.raises(Stopped):
+            training.fit(small(), out=tmp_path / "broken")
+    changes = {
+        "1.3": lambda state: state["unfinished"][0]["generators"].update(torch="00"),
+        "1.4": lambda state: state.update(step=4) or state["unfinished"][0].update(sums={}),
+        "1.99": lambda state: state.update(step=99),
+    }
+    for name, change in changes.items():
+        shutil.copytree(tmp_path / "broken", tmp_path / name)
+        folder = only_run(tmp_path / name) / "checkpoint"
+        assert [path.name for path in checkpoints.complete(folder)] == ["1.3", "1"]
+        tampered((folder / "1.3").rename(folder / name), change)
+
+        training.fit(small(), out=tmp_path / name, show=True)
+        said = capsys.readouterr().out
+        assert f"{folder / name} is damaged" in said
+        assert "an older checkpoint is used" in said
+        assert "going on after epoch 1\n" in said
+        assert result(tmp_path / name) == result(tmp_path / "whole")
+
+
 def test_a_checkpoint_without_complete_is_ignored(tmp_path, broken_off):
     (broken_off / "checkpoint" / "1" / "complete").unlink()
 
-    assert checkpoints.latest(broken_off / "checkpoint") is None
+    assert checkpoints.complete(broken_off / "checkpoint") == []
     assert training.fit(small(), out=tmp_path).finished
 
 
@@ -261,7 +344,7 @@ def test_a_signal_ends_cleanly_and_says_how_to_go_on(tmp_path, number, code):
     assert errors.startswith("macc: stopped after ")
     assert "the same command goes on from there" in errors
     assert len(errors.splitlines()) == 1
-    assert checkpoints.latest(only_run(tmp_path) / "checkpoint")
+    assert checkpoints.complete(only_run(tmp_path) / "checkpoint")
 
 
 def test_generators_of_the_caller_are_left_alone(tmp_path):

@@ -8,19 +8,82 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
 from macc._writing import TEMPORARY, sync_folder
 from macc.training._files import check_space, json_bytes, tensor_bytes
+from macc.words import quoted, shown
 
-FORMAT = 2
+FORMAT = 3
 COMPLETE = "complete"
 _NAME = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+class Damaged(ValueError):  # noqa: N818 - the state of a checkpoint, named as people say it
+    """A checkpoint whose content is not what training wrote.
+
+    Args:
+        path: Its folder.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; {_cure(path)}")
+        self.path, self.reason = path, reason
+
+
+def _cure(path: Path) -> str:
+    return f"delete {path} to train from the start"
+
+
+Number = int | Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Generators(_Read):
+    torch: str
+    python: tuple[int, list[int], float | None]
+    numpy: tuple[str, list[int], int, int, float]
+    cuda: list[str] | None = None
+
+
+class _Unfinished(_Read):
+    sums: dict[str, Number]
+    generators: _Generators
+
+
+class _State(_Read):
+    """The content of ``state.json``."""
+
+    format: int
+    run: str
+    epoch: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+    processes: Annotated[int, Field(ge=1)]
+    history: list[dict[str, Number]]
+    optimiser: dict[str, Number | None]
+    scaler: dict[str, Number]
+    unfinished: list[_Unfinished]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        epochs = [row.get("epoch") for row in self.history]
+        if epochs != list(range(1, self.epoch + 1)):
+            raise ValueError(f"the history does not hold the epochs 1 to {self.epoch}")
+        if len(self.unfinished) != (self.processes if self.step else 0):
+            raise ValueError(
+                f"step {self.step} does not go with {len(self.unfinished)} states of unfinished epochs"
+            )
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +98,7 @@ class Checkpoint:
         history: The rows of all whole epochs.
         model: State dict of what is trained.
         criterion: State dict of the loss: its warm-up counters.
-        optimiser: State dict of the optimiser.
+        optimiser: What the optimiser keeps of each parameter, by its number; its settings are the recipe's.
         scaler: State of the gradient scaler, with fp16.
         unfinished: Of an unfinished epoch, for each process: ``sums`` of the loss and its terms over the steps
             done, and the states of its ``generators``.
@@ -48,7 +111,7 @@ class Checkpoint:
     history: list[dict[str, Any]]
     model: Mapping[str, Tensor]
     criterion: Mapping[str, Tensor]
-    optimiser: Mapping[str, Any]
+    optimiser: Mapping[int, Mapping[str, Any]]
     scaler: Mapping[str, Any] = field(default_factory=dict)
     unfinished: list[dict[str, Any]] = field(default_factory=list)
 
@@ -115,103 +178,113 @@ def remove_others(folder: Path, kept: Path | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest complete checkpoint below ``folder``."""
+def complete(folder: Path) -> list[Path]:
+    """The complete checkpoints below ``folder``, the newest first; an older one is left where a process was killed."""
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match and (path / COMPLETE).is_file():
             found[int(match[1]), int(match[2] or 0)] = path
-    return found[max(found)] if found else None
+    return [found[key] for key in sorted(found, reverse=True)]
 
 
 def read(path: Path, *, run: str, processes: int) -> Checkpoint:
     """Read and check a checkpoint.
 
     Raises:
-        ValueError: If it is damaged, of another run, of another format or of another number of processes.
+        Damaged: If it is not what training wrote.
+        ValueError: If it is of another run, of another format or of another number of processes.
     """
-    cure = f"delete {path} to train from the start"
-    contents = _verified(path, cure)
-    state = json.loads(contents["state.json"])
-    if state.get("format") != FORMAT:
+    contents = _verified(path)
+    state = _state(path, contents["state.json"])
+    if state.run != run:
         raise ValueError(
-            f"{path} is of checkpoint format {state.get('format')!r} and this version reads {FORMAT}; {cure}"
+            f"{path} belongs to another run ({shown(state.run, 12)}, this one is {run[:12]}): "
+            f"its recipe, data or version of macc differ; {_cure(path)}"
         )
-    if state["run"] != run:
+    if state.processes != processes:
         raise ValueError(
-            f"{path} belongs to another run ({state['run'][:12]}, this one is {run[:12]}): "
-            f"its recipe, data or version of macc differ; {cure}"
-        )
-    if state["processes"] != processes:
-        raise ValueError(
-            f"{path} was written by {state['processes']} processes and there are {processes}; "
-            f"start as many as before, or {cure}"
+            f"{path} was written by {state.processes} processes and there are {processes}; "
+            f"start as many as before, or {_cure(path)}"
         )
     try:
         tensors = {
             part: load(contents[f"{part}.safetensors"]) for part in ("model", "optimiser", "criterion")
         }
     except SafetensorError as error:
-        raise ValueError(f"{path} cannot be read ({error}); {cure}") from error
-    return Checkpoint(
+        raise Damaged(path, str(error)) from error
+    checkpoint = Checkpoint(
         run=run,
-        epoch=state["epoch"],
-        step=state["step"],
+        epoch=state.epoch,
+        step=state.step,
         processes=processes,
-        history=state["history"],
+        history=state.history,
         model=tensors["model"],
         criterion=tensors["criterion"],
-        optimiser=_joined_optimiser(tensors["optimiser"], state["optimiser"]),
-        scaler=state["scaler"],
-        unfinished=state["unfinished"],
+        optimiser=_joined_optimiser(path, {**tensors["optimiser"], **state.optimiser}),
+        scaler=state.scaler,
+        unfinished=[one.model_dump(exclude_none=True) for one in state.unfinished],
     )
+    if checkpoint.name != path.name:
+        raise Damaged(path, f"state.json is that of {checkpoint.name}")
+    return checkpoint
 
 
-def _verified(path: Path, cure: str) -> dict[str, bytes]:
+def _state(path: Path, content: bytes) -> _State:
+    try:
+        values = json.loads(content)
+        written = values.get("format")
+    except (ValueError, AttributeError, RecursionError):
+        raise Damaged(path, "state.json cannot be read") from None
+    if written != FORMAT:
+        raise ValueError(
+            f"{path} is of checkpoint format {shown(repr(written))} and this version reads {FORMAT}; {_cure(path)}"
+        )
+    try:
+        return _State.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(["state.json", *map(str, first["loc"])])
+        raise Damaged(path, shown(f"{place}: {first['msg'].removeprefix('Value error, ')}")) from None
+
+
+def _verified(path: Path) -> dict[str, bytes]:
     try:
         sums = json.loads((path / COMPLETE).read_bytes())
         contents = {name: (path / name).read_bytes() for name in sums if Path(name).name == name}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{path} is damaged: its file {COMPLETE!r} cannot be read; {cure}") from None
+        raise Damaged(path, f"its file {COMPLETE!r} cannot be read") from None
     except OSError as error:
-        raise ValueError(f"{path} is damaged: {error.filename}: {error.strerror}; {cure}") from None
+        raise Damaged(path, f"{error.filename}: {error.strerror}") from None
     for name, content in contents.items():
         if hashlib.sha256(content).hexdigest() != sums[name]:
-            raise ValueError(f"{path} is damaged: {name} does not match its checksum; {cure}")
+            raise Damaged(path, f"{shown(name)} does not match its checksum")
     missing = {"model.safetensors", "optimiser.safetensors", "criterion.safetensors", "state.json"} - set(
         contents
     )
     if missing:
-        raise ValueError(f"{path} is no checkpoint of macc: it lacks {min(missing)}; {cure}")
+        raise Damaged(path, f"it lacks {min(missing)}")
     return contents
 
 
-def _split_optimiser(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of an optimiser's state dict by flat name, and the rest as plain values."""
-    tensors, plain = {}, {}
-    for index, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{name}"] = value
-            else:
-                plain[f"{index}.{name}"] = value
-    return tensors, {"groups": state["param_groups"], "plain": plain}
+def _split_optimiser(state: Mapping[int, Mapping[str, Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of an optimiser's state by flat name, and the rest as plain values."""
+    flat = {f"{index}.{name}": value for index, values in state.items() for name, value in values.items()}
+    tensors = {name: value for name, value in flat.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in flat.items() if name not in tensors}
 
 
-def _joined_optimiser(tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
+def _joined_optimiser(path: Path, flat: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **rest["plain"]}.items():
+    for key, value in flat.items():
         index, _, name = key.partition(".")
+        if not index.isdecimal() or not index.isascii():
+            raise Damaged(path, f"the optimiser has no parameter {quoted(index)}")
         state.setdefault(int(index), {})[name] = value
-    groups = [
-        {key: tuple(value) if key == "betas" else value for key, value in group.items()}
-        for group in rest["groups"]
-    ]
-    return {"state": state, "param_groups": groups}
+    return state
 
 
-def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+def load_module(module: torch.nn.Module, state: Mapping[str, Tensor], where: Path | str) -> None:
     """Load a state dict; what does not fit is one sentence."""
     try:
         module.load_state_dict(dict(state))

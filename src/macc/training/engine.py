@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,12 +27,16 @@ from macc.heads import LogitMoments, logits_in
 from macc.training._batch_norm import share_batch_norm
 from macc.training._bf16 import ensure_bf16_runs
 from macc.training._randomness import derived_seed, generator_states, restore_generators, seed_everything
+from macc.training.checkpoints import Checkpoint, load_module
 from macc.training.optimisation import build_optimiser, learning_rate
 from macc.training.recipe import Recipe
 from macc.training.runs import SPREAD
 
 CHECK_EVERY = 25
 """Steps between looks at the values of the loss. A look makes an accelerator wait."""
+
+VALIDATED = ("accuracy", "nll", "ece", "sce")
+"""The metrics of the validation split in every row of a history."""
 
 Row = dict[str, Any]
 
@@ -367,8 +371,7 @@ def validated(learner: Learner) -> dict[str, float]:
         )
     labels = learner.data.val.labels.cpu()
     return {
-        f"val/{name}": float(getattr(metrics, name)(logits, labels, from_logits=True))
-        for name in ("accuracy", "nll", "ece", "sce")
+        f"val/{name}": float(getattr(metrics, name)(logits, labels, from_logits=True)) for name in VALIDATED
     }
 
 
@@ -447,19 +450,61 @@ def predict(
     return torch.cat(found)
 
 
-def restore(learner: Learner, checkpoint: Any) -> None:
-    """Put a learner to where a checkpoint left it."""
-    learner.model.load_state_dict(dict(checkpoint.model))
-    learner.criterion.load_state_dict(dict(checkpoint.criterion))
-    learner.optimiser.load_state_dict(checkpoint.optimiser)
-    if checkpoint.scaler and learner.accelerator.scaler is not None:
-        learner.accelerator.scaler.load_state_dict(dict(checkpoint.scaler))
+def restore(learner: Learner, checkpoint: Checkpoint) -> None:
+    """Put a learner to where a checkpoint left it.
+
+    Raises:
+        ValueError: If the checkpoint does not fit what is trained; the learner is then in no state to train.
+    """
+    steps, epochs = len(learner.batches_of_epoch), learner.recipe.epochs
+    if checkpoint.epoch + (checkpoint.step > 0) > epochs or checkpoint.step >= steps:
+        raise ValueError(f"it is after the last of {epochs} epochs of {steps} steps")
+    missing = [
+        f"val/{name}" for name in VALIDATED if any(f"val/{name}" not in row for row in checkpoint.history)
+    ]
+    if missing:
+        raise ValueError(f"its history lacks {missing[0]!r}")
+    load_module(learner.model, checkpoint.model, "model.safetensors")
+    load_module(learner.criterion, checkpoint.criterion, "criterion.safetensors")
+    groups = learner.optimiser.state_dict()["param_groups"]
+    _check_optimiser_state(learner, checkpoint.optimiser)
+    learner.optimiser.load_state_dict({"state": dict(checkpoint.optimiser), "param_groups": groups})
+    scaler = learner.accelerator.scaler
+    if set(checkpoint.scaler) != set({} if scaler is None else scaler.state_dict()):
+        raise ValueError("the state of its gradient scaler is that of another precision")
+    if scaler is not None:
+        scaler.load_state_dict(dict(checkpoint.scaler))
     learner.epoch, learner.step = checkpoint.epoch, checkpoint.step
     learner.history = list(checkpoint.history)
     if checkpoint.unfinished:
         mine = checkpoint.unfinished[learner.accelerator.process_index]
         learner.sums = dict(mine["sums"])
-        restore_generators(mine["generators"])
+        if "loss" not in learner.sums:
+            raise ValueError("its unfinished epoch has no loss")
+        try:
+            restore_generators(mine["generators"])
+        except (RuntimeError, TypeError, ValueError, OverflowError):
+            raise ValueError("the states of its random generators are none") from None
+
+
+def _check_optimiser_state(learner: Learner, state: Mapping[int, Mapping[str, Any]]) -> None:
+    """Refuse a state that the optimiser would not have made itself: it fails far from here, or computes nonsense."""
+    one = nn.Parameter(torch.zeros(2))
+    one.grad = torch.zeros(2)
+    example = build_optimiser(learner.recipe, [one])
+    example.step()
+    own = example.state[one]
+    parameters = [parameter for group in learner.optimiser.param_groups for parameter in group["params"]]
+    for index, values in state.items():
+        if index >= len(parameters) or set(values) != set(own):
+            raise ValueError(f"the state of its optimiser for parameter {index} is that of another optimiser")
+        for name, value in values.items():
+            like = own[name]
+            shape = parameters[index].shape if isinstance(like, Tensor) and like.ndim else torch.Size()
+            if isinstance(value, Tensor) != isinstance(like, Tensor) or (
+                isinstance(value, Tensor) and value.shape != shape
+            ):
+                raise ValueError(f"{name!r} of its optimiser does not fit parameter {index}")
 
 
 def unfinished_epoch(learner: Learner) -> list[dict[str, Any]]:

@@ -332,10 +332,7 @@ def _train(
     trained, seen = _cached_if_frozen(recipe, whole, data, accelerator, display)
     learner = engine.learner_for(recipe, trained, seen, accelerator)
     accelerator.wait_for_everyone()
-    last = checkpoints.latest(run.path / "checkpoint")
-    if last is not None:
-        found = checkpoints.read(last, run=recorder.key, processes=accelerator.num_processes)
-        engine.restore(learner, found)
+    last = _resume(learner, recorder)
     if main:
         checkpoints.remove_others(run.path / "checkpoint", last)
         _say_where(display, recipe, run, learner, here)
@@ -343,6 +340,25 @@ def _train(
     with _trackers(recipe, run, accelerator), _showing(display, learner):
         engine.train(learner, recorder)
     return learner
+
+
+def _resume(learner: Learner, recorder: "Recorder") -> Path | None:
+    """Put a learner to where its newest checkpoint left it, or an older one where that is damaged; its folder."""
+    found = checkpoints.complete(recorder.run.path / "checkpoint")
+    for path in found:
+        try:
+            checkpoint = checkpoints.read(path, run=recorder.key, processes=learner.accelerator.num_processes)
+            try:
+                engine.restore(learner, checkpoint)
+            except ValueError as error:
+                raise checkpoints.Damaged(path, str(error)) from error
+        except checkpoints.Damaged as error:
+            if path == found[-1]:
+                raise
+            recorder.display.say(f"{path} is damaged: {error.reason}; an older checkpoint is used")
+        else:
+            return path
+    return None
 
 
 def _cached_if_frozen(
@@ -501,7 +517,7 @@ class Recorder:
                     history=learner.history,
                     model=learner.model.state_dict(),
                     criterion=learner.criterion.state_dict(),
-                    optimiser=learner.optimiser.state_dict(),
+                    optimiser=learner.optimiser.state_dict()["state"],
                     scaler=scaler.state_dict() if scaler is not None else {},
                     unfinished=unfinished,
                 ),
