@@ -5,6 +5,7 @@ groups stands in for resampling samples, because a group's sums vary as those of
 so parts of a file, or of a cluster's work, are merged by adding.
 """
 
+import hashlib
 import io
 import json
 import math
@@ -59,6 +60,33 @@ STREAMED = (
 )
 
 
+# What is kept by group, and what by group of the classes' gaps.
+_BY_GROUP = ("scores", "top_gaps", "positive_gaps", "positive_brier")
+_BY_CLASS_GROUP = ("class_gaps", "class_samples")
+
+
+def _shapes(num_classes: int, bins: int, *, positive: bool) -> dict[str, tuple[int, ...]]:
+    """The sums that are kept, and their shapes."""
+    wanted = _CLASS_SUMS // (bins * num_classes)
+    class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
+    shapes: dict[str, tuple[int, ...]] = {
+        # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
+        "scores": (_GROUPS, 5),
+        "top_gaps": (_GROUPS, bins),
+        # By bin: samples, their confidence, right ones, and the variance of labels drawn from the probabilities.
+        "top": (4, bins),
+        "class_gaps": (class_groups, bins, num_classes),
+        "class_samples": (class_groups,),
+        "class_null": (bins, num_classes),
+        "totals": (num_classes,),
+        "hits": (num_classes, _CELLS),
+        "all": (num_classes, _CELLS),
+    }
+    if positive:
+        shapes |= {"positive_gaps": (_GROUPS, bins), "positive": (4, bins), "positive_brier": (_GROUPS,)}
+    return shapes
+
+
 class Partial:
     """Sums of the samples seen so far: ``update`` with batches, ``merge`` others, ``report`` at any time.
 
@@ -85,26 +113,11 @@ class Partial:
         self.classes = class_names(classes, num_classes)
         self.positive = positive_index(positive, self.classes)
         self._random = np.random.default_rng(seed)
-        wanted = _CLASS_SUMS // (bins * num_classes)
-        self._class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
-        self.sums: dict[str, Any] = {
-            # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
-            "scores": np.zeros((_GROUPS, 5)),
-            "top_gaps": np.zeros((_GROUPS, bins)),
-            "top": np.zeros((4, bins)),
-            "class_gaps": np.zeros((self._class_groups, bins, num_classes)),
-            "class_samples": np.zeros(self._class_groups),
-            "class_null": np.zeros((bins, num_classes)),
-            "totals": np.zeros(num_classes),
-            "hits": np.zeros((num_classes, _CELLS)),
-            "all": np.zeros((num_classes, _CELLS)),
+        self.sums = {
+            name: np.zeros(shape)
+            for name, shape in _shapes(num_classes, bins, positive=self.positive is not None).items()
         }
-        if self.positive is not None:
-            self.sums |= {
-                "positive_gaps": np.zeros((_GROUPS, bins)),
-                "positive": np.zeros((4, bins)),
-                "positive_brier": np.zeros(_GROUPS),
-            }
+        self._class_groups = len(self.sums["class_samples"])
 
     @property
     def num_samples(self) -> int:
@@ -191,8 +204,11 @@ class Partial:
         self.sums["class_null"] += spread.clip(min=0)
         self.sums["totals"] += total
 
-    def merge(self, other: "Partial") -> None:
-        """Add what another one has seen."""
+    def merge(self, other: "Partial", random: np.random.Generator) -> None:
+        """Add what another one has seen, its groups numbered anew at random.
+
+        Both gave their first samples to the same groups, and groups of many small parts would be few.
+        """
         mine, theirs = (
             (self.num_classes, self.bins, self.classes, self.positive),
             (other.num_classes, other.bins, other.classes, other.positive),
@@ -201,8 +217,12 @@ class Partial:
         for what, one, two in zip(kinds, mine, theirs, strict=True):
             if one != two:
                 raise ValueError(f"cannot merge states of other {what}: {_shown(one)} and {_shown(two)}")
-        for name, values in other.sums.items():
-            self.sums[name] += values
+        for names in (_BY_GROUP, _BY_CLASS_GROUP):
+            order = random.permutation(len(self.sums[names[0]]))
+            for name in self.sums.keys() & set(names):
+                self.sums[name] += other.sums[name][order]
+        for name in self.sums.keys() - {*_BY_GROUP, *_BY_CLASS_GROUP}:
+            self.sums[name] += other.sums[name]
 
     def report(self, *, confidence: float = 0.95, metrics: Sequence[str] | None = None) -> Report:
         """Everything that streams, with intervals; the notes name the rest.
@@ -320,38 +340,87 @@ class Partial:
     @classmethod
     def load(cls, path: Path) -> "Partial":
         """Read a state that nobody vouches for."""
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist, or is no file")
         if not zipfile.is_zipfile(path):
             raise ValueError(f"{path} is not a state written by macc evaluate --state")
-        arrays = read_npz(path, {"about", *cls(2).sums})
+        arrays = read_npz(path, {"about", *_shapes(2, 1, positive=True)})
         try:
-            about = json.loads(arrays["about"].tobytes())
+            about = json.loads(arrays.pop("about").tobytes())
             size, bins, classes = about["num_classes"], about["bins"], about["classes"]
-            positive = about["positive"]
-            usable = about["macc_state"] == _FORMAT and isinstance(classes, list)
-            usable = usable and all(isinstance(name, str) for name in classes)
-            # Large numbers of bins or classes cost memory before the arrays are compared.
-            if not usable or not 2 <= size <= 10**6 or not 1 <= bins <= 10**4:
+            usable = about["macc_state"] == _FORMAT and type(size) is int and isinstance(classes, list)
+            usable = usable and len(classes) == size and all(isinstance(name, str) for name in classes)
+            check_bins(bins)
+            # Nothing is allocated from a number in the file before the arrays are known to have its size.
+            if not usable or size < 2 or not _are_sums(arrays, size, bins):
                 raise ValueError
-            hits = arrays["hits"].shape == (size, _CELLS) and arrays["top"].shape == (4, bins)
-            state = cls(size, bins, classes=classes, positive=positive) if hits else None
+            state = cls(size, bins, classes=classes, positive=about["positive"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            state = None
-        if (
-            state is None
-            or not all(
-                arrays[name].shape == values.shape
-                and arrays[name].dtype == np.float64
-                and bool(np.isfinite(arrays[name]).all())
-                for name, values in state.sums.items()
-                if name in arrays
-            )
-            or set(state.sums) - set(arrays)
-        ):
-            raise ValueError(f"{path} is not a state that this version of macc can read; write it anew")
+            raise ValueError(
+                f"{path} is not a state that this version of macc can read; write it anew"
+            ) from None
+        if not _is_possible(arrays, state.positive):
+            raise ValueError(f"{path} holds sums that no samples can have; write it anew")
         state.sums = {name: arrays[name].copy() for name in state.sums}
         return state
+
+
+def _are_sums(arrays: dict[str, npt.NDArray[Any]], num_classes: int, bins: int) -> bool:
+    """Whether these are the sums of so many classes and bins, all of them numbers."""
+    shapes = _shapes(num_classes, bins, positive=num_classes == 2)
+    return arrays.keys() == shapes.keys() and all(
+        arrays[name].shape == shape
+        and arrays[name].dtype == np.float64
+        and bool(np.isfinite(arrays[name]).all())
+        for name, shape in shapes.items()
+    )
+
+
+def _is_possible(sums: dict[str, npt.NDArray[np.float64]], positive: int | None) -> bool:
+    """Whether samples can have these sums: those that count the same samples agree, and none passes what they allow."""
+    samples, right, loss, squared, infinite = sums["scores"].T
+    count = samples.sum()
+    slack = 1e-6 * (1 + count)  # sums of so many numbers are rounded
+    hits, every = sums["hits"], sums["all"]
+    counted = [samples, right, infinite, sums["class_samples"], hits, every]
+    gaps_of_classes = sums["class_gaps"]
+    found = [
+        _within(right, 0, samples),
+        _within(infinite, 0, samples),
+        _within(loss, -slack, np.inf),
+        _within(squared, -slack, 2 * samples + slack),
+        sums["class_samples"].sum() == count,
+        _within(np.abs(gaps_of_classes).sum(1), 0, sums["class_samples"][:, None] + slack),
+        _within(gaps_of_classes.sum((0, 1)) - (hits.sum(1) - sums["totals"]), -slack, slack),
+        _within(sums["class_null"], 0, np.inf),
+        _within(sums["class_null"].sum(0), 0, count / 4 + slack),
+        _within(sums["totals"], 0, count + slack),
+        # Rows of bfloat16 may sum to 1 within 2 %.
+        _within(sums["totals"].sum(), 0.98 * count - slack, 1.02 * count + slack),
+        _within(hits, 0, every),
+        bool((every.sum(1) == count).all()) and hits.sum() == count,
+    ]
+    parts = [("top", right.sum())]
+    if positive is not None:
+        parts.append(("positive", hits[positive].sum()))
+        found.append(_within(sums["positive_brier"], -slack, samples + slack))
+    for name, number_right in parts:
+        filled, claimed, correct, spread = sums[name]
+        gaps, bins = sums[f"{name}_gaps"], len(filled)
+        counted += [filled, correct]
+        low, high = np.arange(bins) / bins, np.arange(1, bins + 1) / bins
+        found += [
+            filled.sum() == count and correct.sum() == number_right,
+            _within(correct, 0, filled),
+            _within(claimed, filled * low - slack, filled * high + slack),
+            _within(spread, -slack, filled / 4 + slack),
+            _within(np.abs(gaps).sum(1), 0, samples + slack),
+            _within(gaps.sum(0) - (correct - claimed), -slack, slack),
+        ]
+    return all(found) and all(bool(((part >= 0) & (part == part.round())).all()) for part in counted)
+
+
+def _within(values: Any, low: Any, high: Any) -> bool:
+    """Whether all values lie between their limits."""
+    return bool(((values >= low) & (values <= high)).all())
 
 
 @dataclass(frozen=True)
@@ -475,14 +544,24 @@ def merged(paths: Sequence[Path]) -> Partial:
     twice = next((path for k, path in enumerate(paths) if places[k] in places[:k]), None)
     if twice is not None:
         raise ValueError(f"{twice} is named twice, and its samples would count twice; name each state once")
-    state = Partial.load(paths[0])
-    for path in paths[1:]:
+    # What the files hold gives their order and the numbers of their groups, so that the order of their names is all one.
+    order = sorted((_digest(path), path) for path in paths)
+    seed = int.from_bytes(hashlib.sha256(b"".join(digest for digest, _ in order)).digest())
+    random = np.random.default_rng(seed)
+    state = Partial.load(order[0][1])
+    for _, path in order[1:]:
         other = Partial.load(path)
         try:
-            state.merge(other)
+            state.merge(other, random)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     return state
+
+
+def _digest(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist, or is no file")
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
 def _update(state: Partial, source: Source, batch: Batch, normalise: bool) -> None:
