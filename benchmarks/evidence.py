@@ -67,7 +67,7 @@ class Verdict:
 
     def sign(self, direction: int, corrected: float) -> str:
         """``+`` where MACC is better, ``-`` where it is worse, ``·`` where the seeds cannot tell."""
-        if corrected >= 0.05:
+        if not corrected < 0.05:  # nor is it where no test is possible
             return "·"
         return "+" if self.difference * direction > 0 else "-"
 

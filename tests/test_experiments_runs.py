@@ -475,10 +475,10 @@ def test_a_pareto_front_is_printed():
 class TestFindings:
     def test_paired_tests_are_those_of_scipy_corrected_by_holm(self, measured):
         _, result = measured
-        rows = [c for c in result.comparisons if (c.test, c.metric) == ("test", "ece")]
+        rows = [c for c in result.comparisons if (c.test, c.metric) == ("test", "nll") and c.why != "best"]
         expected = {}
         for row in rows:
-            a, b = (result.cell("digits", "test", name, "ece").values for name in (row.a, row.b))
+            a, b = (result.cell("digits", "test", name, "nll").values for name in (row.a, row.b))
             expected[row.why] = stats.ttest_rel(a, b).pvalue
             assert row.difference == pytest.approx(np.mean(a) - np.mean(b))
 
@@ -488,10 +488,9 @@ class TestFindings:
 
     def test_the_sentence_says_what_the_numbers_say(self, measured):
         _, result = measured
-        sentence = result.findings[0]
+        (sentence,) = [text for text in result.findings if text.startswith("digits, CE+MACC (ECE ")]
 
-        assert sentence.startswith("digits: CE+MACC (ECE ")
-        assert re.search(r"beats its own task loss CE \(\d+\.\d\d, p ", sentence)
+        assert re.search(r"significantly better than its own task loss CE \(\d+\.\d\d %; p [<=] ", sentence)
         assert (
             "It is not compared with the same head with single-pass dropout and the best other method: this experiment has none."
             in sentence
@@ -547,17 +546,99 @@ class TestFindings:
         row = Comparison("d", "test", "val_accuracy", "ece", "M", "D", "dropout", -0.01, 0, 0, 0.01, 0.01, "")
 
         text = _findings._sentence(result, "d", "test", "val_accuracy", "M", [row])
-        assert "beats single-pass dropout at another rate, 0.5 where it has 0.2, D (6.00, p 0.010)" in text
+        said = "significantly better than single-pass dropout at another rate, 0.5 where it has 0.2, D"
+        assert f"{said} (6.00 %; p = 0.010, Holm)" in text
 
     def test_the_best_of_several_others_is_corrected_for_their_number(self, tmp_path):
         plan = planned(tmp_path, methods=[MACC_ALONE, "Brier", "FLSD"], seeds=3, tests={"test": "test"})
         for title, scale in (("M", 1.0), ("Brier", 2.0), ("FLSD", 3.0)):
             for job in jobs_of(plan, title, seeds=range(3)):
                 train(plan, job, scale=scale)
-        (row,) = [row for row in gather(plan).comparisons if row.metric == "ece"]
+        (row,) = [row for row in gather(plan).comparisons if row.metric == "ece" and row.why != "best"]
 
         assert (row.b, row.why) == ("Brier", "competitor")
         assert row.p_holm == pytest.approx(2 * row.p)
+
+    def test_the_best_is_tested_against_every_other_whatever_the_methods(self, tmp_path):
+        methods = ["CrossEntropy", "Focal(gamma=2)", "Brier"]
+        plan = planned(tmp_path, methods=methods, seeds=3, tests={"test": "test"})
+        for title, scale in zip(methods, (1.0, 2.5, 4.0), strict=True):
+            for job in jobs_of(plan, title, seeds=range(3)):
+                train(plan, job, scale=scale)
+        result = gather(plan)
+        rows = [row for row in result.comparisons if row.metric == "nll"]
+        values = {name: result.cell("digits", "test", name, "nll").values for name in methods}
+        expected = [stats.ttest_rel(values[methods[0]], values[name]).pvalue for name in methods[1:]]
+
+        assert {(row.a, row.why) for row in rows} == {("CrossEntropy", "best")}
+        assert [row.b for row in rows] == methods[1:]
+        assert [row.p for row in rows] == pytest.approx(expected)
+        # Three methods, of which each might have been the best; two tests.
+        assert [row.p_holm for row in rows] == pytest.approx(metrics.holm([1.5 * p for p in expected]))
+        assert result.best("digits", "test", "val_accuracy", "nll") == "CrossEntropy"
+        said = r"^digits: CrossEntropy \(\d\.\d{3}\) has the best NLL, significantly better than every other method \(p "
+        assert any(re.search(said, text) for text in result.findings)
+        assert result.best("digits", "test", "val_accuracy", "accuracy") is None
+        assert any("no clear best accuracy" in text for text in result.findings)
+
+    @pytest.mark.parametrize(("methods", "seeds"), [(2, 5), (3, 3), (6, 5)])
+    def test_equal_methods_are_hardly_ever_told_apart(self, methods, seeds):
+        """The chance that any claim is made about the best of equal methods is at most 5 %."""
+        rng = np.random.default_rng(0)
+        false = 0
+        for values in rng.normal(size=(2000, methods, seeds)):
+            best, *others = sorted(values, key=np.mean)
+            p_values = [stats.ttest_rel(best, other).pvalue for other in others]
+            false += min(_findings.of_the_best(p_values)) < 0.05
+        assert false / 2000 < 0.06
+
+    @pytest.mark.parametrize(
+        ("floors", "by_chance", "p"),
+        [
+            ((None, None), False, "raw"),
+            ((0.010, 0.010), False, "raw"),
+            ((0.012, 0.010), False, "raw"),  # A is even better above its floor
+            ((0.010, 0.012), False, "less its floor"),
+            ((0.010, 0.018), False, 1.0),  # all of the difference is a difference of floors, and more
+            ((0.010, 0.010), True, 1.0),
+        ],
+    )
+    def test_errors_are_tested_with_and_without_their_floors(self, floors, by_chance, p):
+        a, b = (0.016, 0.017, 0.015), (0.020, 0.022, 0.0205)
+        cells = [
+            Cell("d", "test", name, "val_accuracy", "ece", values, None, None, None, None, floor, by_chance)
+            for name, values, floor in zip("AB", (a, b), floors, strict=True)
+        ]
+        result = Result("x", "", "table", "full", "0", 3, ["ece"], {}, ["d"], ["A", "B"], {"d": ["test"]})
+        row = _findings._Tests(result, None).paired(*cells, "best")
+        raw = stats.ttest_rel(a, b).pvalue
+        shifted = stats.ttest_rel(np.array(a) - (floors[0] or 0), np.array(b) - (floors[1] or 0)).pvalue
+
+        assert row.p == pytest.approx({"raw": raw, "less its floor": shifted}.get(p, p))
+        assert row.difference == pytest.approx(np.mean(a) - np.mean(b))
+        assert row.low <= row.difference <= row.high
+        assert (row.high < 0) == (max(raw, shifted) < 0.05 and p != 1.0) or by_chance
+
+    def test_errors_near_the_floor_are_said_to_be(self, tmp_path):
+        """Two perfectly calibrated models: one error is smaller than the other with every seed, by chance alone."""
+        plan = planned(tmp_path, methods=["CrossEntropy", "Brier"], seeds=3, tests={"test": "test"})
+        for title, scale in (("CrossEntropy", 1.0), ("Brier", 1.0001)):
+            for job in jobs_of(plan, title, seeds=range(3)):
+                train(plan, job, scale=scale)
+        result = gather(plan)
+        sentence = next(text for text in result.findings if "ECE" in text)
+
+        assert result.cell("digits", "test", "Brier", "ece").by_chance
+        assert sentence.count("chance alone gives") == 2
+        assert "no significant difference from" in sentence
+        assert result.findings[-1] == _findings.BY_CHANCE
+
+    def test_an_ensemble_is_shown_and_not_tested_against_single_models(self, measured):
+        _, result = measured
+        rows = [c for c in result.comparisons if c.why == "best" and "CE x 3" in (c.a, c.b)]
+
+        assert rows
+        assert all(math.isnan(row.p_holm) and row.basis == "none" for row in rows)
 
     def test_other_metrics_have_their_verdicts(self):
         common = ("d", "test", "val_accuracy")
@@ -568,16 +649,16 @@ class TestFindings:
         ]
 
         assert _findings._also(rows) == (
-            " By SCE it beats T and loses to U; by NLL it can be told from none of them."
+            " SCE: significantly better than T; significantly worse than U. NLL: no significant difference."
         )
 
     @pytest.mark.parametrize(
         ("difference", "p", "said"),
         [
-            (-0.02, 0.01, "beats"),
-            (0.02, 0.01, "loses to"),
-            (-0.02, 0.2, "cannot be told from"),
-            (0.0, math.nan, "cannot"),
+            (-0.02, 0.01, "significantly better than its own task loss T (5.00 %; p = 0.010, Holm)"),
+            (0.02, 0.01, "significantly worse than its own task loss T"),
+            (-0.02, 0.2, "no significant difference from its own task loss T (5.00 %; p = 0.200, Holm)"),
+            (0.0, math.nan, "no significant difference from its own task loss T (5.00 %; not tested)"),
         ],
     )
     def test_verdicts(self, difference, p, said):
@@ -591,7 +672,7 @@ class TestFindings:
         )
 
         text = _findings._sentence(result, "d", "test", "val_accuracy", "M", [row])
-        assert text.startswith(f"d: M (ECE {5 + 100 * difference:.2f} %) {said}")
+        assert text.startswith(f"d, M (ECE {5 + 100 * difference:.2f} %): {said}")
 
     def test_one_run_each_is_tested_over_samples(self, tmp_path):
         plan = planned(
@@ -599,7 +680,9 @@ class TestFindings:
         )
         for title, scale in (("CrossEntropy", 3.0), ("CrossEntropy + MACC", 1.0)):
             train(plan, jobs_of(plan, title)[0], scale=scale)
-        (row,) = [row for row in gather(plan).comparisons if row.metric == "ece"]
+        rows = [row for row in gather(plan).comparisons if row.metric == "ece"]
+        assert [row.why for row in rows] == ["best", "task"]
+        row = rows[1]
 
         assert row.basis == "samples"
         assert row.low < row.difference < row.high < 0
@@ -618,7 +701,7 @@ class TestFindings:
                 folder = run.path / "predictions" / "digits"
                 folder.mkdir(exist_ok=True)
                 shutil.copy(run.path / "predictions" / "test.npz", folder / f"noise-{level}.npz")
-        rows = {(row.test, row.metric): row for row in gather(plan).comparisons}
+        rows = {(row.test, row.metric): row for row in gather(plan).comparisons if row.why != "best"}
 
         for metric in ("ece", "sce", "nll"):
             one, three = rows["one", metric], rows["three", metric]
@@ -640,7 +723,7 @@ class TestFindings:
 
         assert result.rules("digits") == ["val_accuracy", "val_nll"]
         assert "digits (selected by validation accuracy, the paper's rule)" in text
-        assert "digits, by validation NLL: M" in text
+        assert "digits (selected by validation NLL), M (ECE" in text
         assert "Selected on digits by validation NLL: M: weight of MACC 10, head.p 0.5." in text
 
     def test_an_epoch_is_selected_by_both_rules_without_a_second_training(self, tmp_path):
@@ -662,6 +745,11 @@ class TestFormats:
     @pytest.fixture
     def result(self, measured):
         result = measured[1]
+        best = Comparison(
+            "digits", "test", "val_accuracy", "ece", "CE+MACC", "CE", "best", -0.1, 0, 0, 0, 0, ""
+        )
+        others = [row for row in result.comparisons if row.why != "best"]
+        result.comparisons = [best, *others]
         nasty = "a|b_*{=1}$%\\ <b>&"
         result.methods = [nasty if name == "CE" else name for name in result.methods]
         result.cells = [
@@ -669,11 +757,12 @@ class TestFormats:
         ]
         return result
 
-    def test_text_marks_the_best_two(self, result):
+    def test_text_marks_the_best(self, result):
         lines = _tables.render(result, "text").splitlines()
         header = next(line for line in lines if line.startswith("method"))
         assert header.split()[:7] == ["method", "Acc.", "%", "ECE", "%", "SCE", "1e-3"]
         assert any("*" in line and line.startswith("CE+MACC") for line in lines)
+        assert any(line.startswith("*: significantly better than every other method") for line in lines)
 
     def test_markdown_has_as_many_fields_in_every_line(self, result):
         text = _tables.render(result, "md")
@@ -743,7 +832,7 @@ class TestFormats:
         for found in (result, again):
             (sheet,) = _tables.sheets(found)
             assert [entry.text for entry in sheet.rows[0]] == ["A", "–", "0.8000", ""]
-            assert [row[1].rank for row in sheet.rows] == [None, 1, 2]
+            assert not any(row[1].best for row in sheet.rows)
             for form in _tables.FORMATS:
                 assert _tables.render(found, form)
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import math
 import re
 import shlex
 import sys
@@ -17,8 +18,9 @@ import macc
 from command import run
 from macc import training
 from macc.data import Part, Splits
+from macc.metrics import Estimate
 from macc.report import _tables, page
-from macc.report._tables import Cell, ranked
+from macc.report._tables import _apart
 from report_runs import HOSTILE, IMAGE, digits_runs, hostile_csv, hostile_run, plain_run
 
 pytestmark = pytest.mark.xdist_group("report")
@@ -218,7 +220,7 @@ def test_one_run_has_no_tabs_and_no_marks(tmp_path):
 
     body = text.partition("</style>")[2]
     assert 'role="tab"' not in body
-    assert "rank-1" not in body
+    assert 'class="best"' not in body
     assert "has no predictions under shift; make them with" in text
 
 
@@ -271,13 +273,12 @@ def test_runs_on_other_data_are_not_compared(tmp_path):
     assert "calibrated than" not in text
 
 
-def test_best_and_second_best_are_by_what_is_read():
-    cells = [Cell("1.2 %", 0.0121), Cell("1.2 %", 0.0119), Cell("3.0 %", 0.03), Cell("4.0 %", 0.04)]
-    assert [cell.rank for cell in ranked(cells, "lower")] == [1, 1, 2, 0]
-    assert [cell.rank for cell in ranked(cells, "higher")] == [0, 0, 2, 1]
-    near = [Cell("−0.5 %", -0.005), Cell("+0.2 %", 0.002), Cell("–", float("nan"))]
-    assert [cell.rank for cell in ranked(near, "zero")] == [2, 1, 0]
-    assert [cell.rank for cell in ranked(cells[:2], "lower")] == [0, 0]
+def test_the_best_is_marked_where_its_interval_lies_apart():
+    apart = [Estimate(0.02, 0.01, 0.03), Estimate(0.05, 0.04, 0.06), Estimate(0.08, 0.07, 0.09)]
+    assert (_apart(apart, "lower"), _apart(apart, "higher")) == (0, 2)
+    assert _apart([*apart, Estimate(0.035, 0.025, 0.045)], "lower") is None
+    assert _apart([*apart, Estimate(0.5, math.nan, math.nan)], "lower") is None
+    assert _apart(apart[:1], "lower") is None
 
 
 def test_errors_leave_nothing_behind(tmp_path):

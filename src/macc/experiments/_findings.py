@@ -1,25 +1,26 @@
-"""Sentences: does MACC beat its own task loss, plain dropout, the best competitor and temperature scaling, or not?"""
+"""Sentences: which method is best, and is MACC better than what it must beat? Every claim is tested."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 from macc import losses, metrics
 from macc.experiments import _grids, _measure
-from macc.experiments._file import RULES, Method, Rule, half_of
-from macc.experiments._result import Cell, Comparison, Result, interval, paired_p
+from macc.experiments._file import Method, half_of
+from macc.experiments._result import LEVEL, Cell, Comparison, Result, interval, paired_p
 from macc.experiments._runs import Case, Plan
 from macc.metrics._compare import paired, sampled_means
 from macc.metrics._intervals import MeanOfSets
 from macc.training.recipe import Head
 
+MAIN = ("accuracy", "ece", "sce", "nll")
+"""Findings say of these which method is best; they are measured whether a table shows them or not."""
+MARKED = ("accuracy", "ece", "sce", "nll", "brier", "auroc")
+"""The columns in which tables mark the best method."""
 JUDGED = "ece"
-"""The metric of the sentences; of SCE and NLL they say the verdicts alone."""
-TESTED = ("ece", "sce", "nll")
-LEVEL = 0.05
-Resampled = Callable[[str, str, str, str], dict[str, MeanOfSets]]
-"""What resampling shows of a run, by its folder, the method, data set and test."""
+"""The metric of the sentences about MACC; of SCE and NLL they say the verdicts alone."""
+AGAINST = ("ece", "sce", "nll")
+MOST_NAMED = 4
 RULE_TEXT = {"val_accuracy": "validation accuracy, the paper's rule", "val_nll": "validation NLL"}
 _WHY = {
     "task": "its own task loss",
@@ -27,33 +28,158 @@ _WHY = {
     "competitor": "the best other method",
     "temperature": "cross-entropy with temperature scaling",
 }
+BETTER, SAME, WORSE = (
+    "significantly better than",
+    "no significant difference from",
+    "significantly worse than",
+)
+BY_CHANCE = (
+    "Where chance alone is named, the error is no larger than a perfectly calibrated model may show on as many samples; "
+    "no method counts as significantly better than one with such an error."
+)
 
 
 def add_findings(result: Result, plan: Plan) -> None:
-    """Test every MACC method against what it must beat, and say how it went."""
-
-    @cache
-    def resampled(folder: str, title: str, dataset: str, test: str) -> dict[str, MeanOfSets]:
-        names = plan.case(dataset).tests[test]
-        method, run = plan.experiment.method(title), plan.run_in(folder)
-        cells = [_measure.read_after(method, run, name) for name in names]
-        return sampled_means(cells, TESTED, from_logits=True)
-
-    for case in plan.cases:
-        for test in case.tests:
-            for rule in (rule for rule in RULES if rule in result.rules(case.name)):
-                for method in plan.trained(case):
-                    if _is_macc(plan, case, method):
-                        _compare(result, plan, case, test, rule, method, resampled)
+    """Test the best method of every column against all others, and every MACC method against what it must beat."""
+    tests = _Tests(result, plan)
     for block in result.blocks():
-        rows = [c for c in result.comparisons if (c.dataset, c.test, c.rule) == block]
-        for name in dict.fromkeys(row.a for row in rows):
-            mine = [row for row in rows if row.a == name]
-            result.findings.append(_sentence(result, *block, name, mine))
+        of_metrics = {metric: _against_all(result, *block, metric, tests.paired) for metric in tests.metrics}
+        result.comparisons += [row for rows in of_metrics.values() for row in rows]
+        result.findings += [
+            _best_sentence(result, rows) for name, rows in of_metrics.items() if rows and name in MAIN
+        ]
+        case = next((case for case in plan.cases if case.name == block[0]), None)
+        for method in [] if case is None else plan.trained(case):
+            if case is not None and _is_macc(plan, case, method):
+                rows = _compare(result, _others(plan, case, method), *block, method.title, tests.paired)
+                result.comparisons += rows
+                if rows:
+                    result.findings.append(_sentence(result, *block, method.title, rows))
+    if any("chance alone" in text for text in result.findings):
+        result.findings.append(BY_CHANCE)
     if any(case.tests for case in plan.cases) and not result.comparisons and result.kind == "table":
-        result.findings.append(
-            "No method of this comparison has the MACC term beside another to test it against."
+        result.findings.append("Only one method has results, so there is nothing to compare.")
+
+
+Paired = Callable[[Cell, Cell, str], Comparison]
+"""Tests two cells of one column; the text is what the second is to the first."""
+
+
+class _Tests:
+    """Paired tests of the cells of a result: over seeds, or over the test samples of one run each."""
+
+    def __init__(self, result: Result, plan: Plan) -> None:
+        self.result, self.plan = result, plan
+        self.metrics = [name for name in MARKED if name in MAIN or name in result.columns]
+        self._sampled: dict[tuple[str, ...], dict[str, MeanOfSets]] = {}
+
+    def paired(self, a: Cell, b: Cell, why: str) -> Comparison:
+        """Test A against B."""
+        if len(a.values) > 1 and len(a.values) == len(b.values):
+            low, high, p, basis = *_over_seeds(a, b), "seeds"
+        elif len(a.values) == len(b.values) == 1 and a.dataset in [case.name for case in self.plan.cases]:
+            row = paired(self._resampled(a), self._resampled(b), confidence=0.95)
+            low, high, p, basis = row.low, row.high, row.p, "samples"
+        else:
+            low, high, p, basis = math.nan, math.nan, math.nan, "none"
+        larger = a if a.mean > b.mean else b
+        if larger.by_chance and not math.isnan(p):
+            p = 1.0  # an error that chance alone may give is not worse than any other
+        return Comparison(
+            dataset=a.dataset,
+            test=a.test,
+            rule=a.rule,
+            metric=a.metric,
+            a=a.method,
+            b=b.method,
+            why=why,
+            difference=a.mean - b.mean,
+            low=low,
+            high=high,
+            p=p,
+            p_holm=p,
+            basis=basis,
         )
+
+    def _resampled(self, cell: Cell) -> MeanOfSets:
+        """What resampling the test samples shows of a cell of one model."""
+        key = (cell.dataset, cell.test, cell.method, cell.rule)
+        if key not in self._sampled:
+            method = self.plan.experiment.method(cell.method)
+            base = method.title if method.of is None else method.of
+            wanted = (cell.dataset, base, cell.rule)
+            runs = [
+                self.plan.run_in(run.folder)
+                for run in self.result.runs
+                if (run.dataset, run.method, run.rule) == wanted
+            ]
+            found = []
+            for name in self.plan.case(cell.dataset).tests[cell.test]:
+                if method.ensemble:
+                    found.append(_measure.ensemble([_measure.read(run, name) for run in runs]))
+                else:
+                    found.append(_measure.read_after(method, runs[0], name))
+            self._sampled[key] = sampled_means(found, self.metrics, from_logits=True)
+        return self._sampled[key][cell.metric]
+
+
+def _over_seeds(a: Cell, b: Cell) -> tuple[float, float, float]:
+    """Ends of the interval of A minus B, and the p-value of a paired t-test over seeds.
+
+    Chance alone makes a calibration error positive: by its noise floor where a model is perfectly calibrated, and
+    by less the larger the true error is. How much of the floor to subtract is therefore not known. If the true
+    errors are the same, the method with the lower floor has the lower error, and the method with the higher floor
+    has the lower error above its floor. So the difference must be significant in both ways, with and without the
+    floors, and the larger p-value counts.
+    """
+    differences = [x - y for x, y in zip(a.values, b.values, strict=True)]
+    ways = [differences]
+    if a.floor is not None and b.floor is not None:
+        ways.append([each - (a.floor - b.floor) for each in differences])
+    ends = [interval(way) or (math.nan, math.nan) for way in ways]
+    p_values = [paired_p(way) for way in ways]
+    means = [math.fsum(way) for way in ways]
+    if any(map(math.isnan, p_values)):
+        p = math.nan
+    elif min(means) < 0 < max(means):
+        p = 1.0
+    else:
+        p = max(p_values)
+    return min(low for low, _ in ends), max(high for _, high in ends), p
+
+
+def _is_higher_better(metric: str) -> bool:
+    return _measure.shown(metric).better == "higher"
+
+
+def _against_all(
+    result: Result, dataset: str, test: str, rule: str, metric: str, test_pair: Paired
+) -> list[Comparison]:
+    """The method with the best mean against every other one."""
+    cells = [result.cell(dataset, test, name, metric, rule) for name in result.methods]
+    there = [cell for cell in cells if cell is not None and math.isfinite(cell.mean)]
+    if len(there) < 2:
+        return []
+    best = (max if _is_higher_better(metric) else min)(there, key=lambda cell: cell.mean)
+    rows = [test_pair(best, cell, "best") for cell in there if cell is not best]
+    corrected = of_the_best([row.p for row in rows])
+    return [replace(row, p_holm=p) for row, p in zip(rows, corrected, strict=True)]
+
+
+def of_the_best(p_values: Sequence[float]) -> list[float]:
+    """Correct the p-values of the best method against all others for their number, and for the choice of the best.
+
+    Any of the m methods might have come out best. For each of them Holm's procedure at level α/m with one-sided
+    tests, whose p-values are half of these, keeps the chance of a false claim below α/m: below α for all together.
+
+    Example:
+        >>> of_the_best([0.01])
+        [0.01]
+        >>> [round(p, 3) for p in of_the_best([0.01, 0.02])]
+        [0.03, 0.03]
+    """
+    methods = len(p_values) + 1
+    return metrics.holm([p if math.isnan(p) else min(1.0, p * methods / 2) for p in p_values])
 
 
 def _criteria(plan: Plan, case: Case, method: Method) -> list[losses.Task | losses.Criterion]:
@@ -109,11 +235,18 @@ def _others(plan: Plan, case: Case, method: Method) -> dict[str, list[Method]]:
 
 
 def _compare(
-    result: Result, plan: Plan, case: Case, test: str, rule: Rule, method: Method, resampled: Resampled
-) -> None:
-    rivals = _others(plan, case, method)
-    for metric in TESTED:
-        own = result.cell(case.name, test, method.title, metric, rule)
+    result: Result,
+    rivals: dict[str, list[Method]],
+    dataset: str,
+    test: str,
+    rule: str,
+    name: str,
+    test_pair: Paired,
+) -> list[Comparison]:
+    """A MACC method against what it must beat, metric by metric."""
+    found = []
+    for metric in AGAINST:
+        own = result.cell(dataset, test, name, metric, rule)
         if own is None:
             continue
         rows, family = [], []
@@ -121,117 +254,139 @@ def _compare(
             cells = [
                 cell
                 for other in others
-                if (cell := result.cell(case.name, test, other.title, metric, rule)) is not None
+                if (cell := result.cell(dataset, test, other.title, metric, rule)) is not None
                 and len(cell.values) == len(own.values)
             ]
             if cells:
-                best = min(cells, key=lambda cell: cell.mean)
-                rows.append(_tested(result, plan, own, best, why, resampled))
+                rows.append(test_pair(own, min(cells, key=lambda cell: cell.mean), why))
                 # Which of several is the best was seen on the test itself.
                 p = rows[-1].p
                 family.append(p if math.isnan(p) else min(1.0, len(cells) * p))
         corrected = metrics.holm(family)
-        result.comparisons += [replace(row, p_holm=p) for row, p in zip(rows, corrected, strict=True)]
+        found += [replace(row, p_holm=p) for row, p in zip(rows, corrected, strict=True)]
+    return found
 
 
-def _tested(result: Result, plan: Plan, own: Cell, other: Cell, why: str, resampled: Resampled) -> Comparison:
-    differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
-    ends, basis = interval(differences), "seeds"
-    if ends is None:
-        a, b = (
-            resampled(_folder(result, plan, cell), cell.method, cell.dataset, cell.test)[cell.metric]
-            for cell in (own, other)
-        )
-        row, basis = paired(a, b, confidence=0.95), "samples"
-        ends, p = (row.low, row.high), row.p
+class _Words:
+    """The words for one column of a block."""
+
+    def __init__(self, result: Result, dataset: str, test: str, rule: str, metric: str) -> None:
+        self.result, self.key = result, (dataset, test, rule, metric)
+        self.shown = _measure.shown(metric, result.units.get(metric))
+        self.noun = "accuracy" if metric == "accuracy" else self.shown.label
+        self.where = dataset if test == "test" else f"{dataset}, {test}"
+        if len(result.rules(dataset)) > 1:
+            self.where += f" (selected by {RULE_TEXT[rule]})"
+
+    def cell(self, name: str) -> Cell:
+        dataset, test, rule, metric = self.key
+        cell = self.result.cell(dataset, test, name, metric, rule)
+        assert cell is not None  # noqa: S101 - it was compared
+        return cell
+
+    def number(self, value: float) -> str:
+        text, unit = f"{self.shown.scale * value:.{self.shown.digits}f}", self.shown.unit
+        return f"{text}{unit[1:]}" if unit.startswith("1e") else f"{text} {unit}".strip()
+
+    def value(self, name: str) -> str:
+        """The mean of a method; with its floor where it is no more than chance gives."""
+        cell = self.cell(name)
+        text = self.number(cell.mean)
+        near = cell.by_chance and cell.floor is not None
+        return f"{text}; chance alone gives {self.number(cell.floor or 0)}" if near else text
+
+    def tested(self, row: Comparison) -> str:
+        return f"{_name(row.b)} ({self.value(row.b)}; {_p(row.p_holm)})"
+
+
+def _best_sentence(result: Result, rows: list[Comparison]) -> str:
+    """Which method is best in one column, and whether that is clear."""
+    first = rows[0]
+    words = _Words(result, first.dataset, first.test, first.rule, first.metric)
+    own = f"{_name(first.a)} ({words.value(first.a)})"
+    better = [row for row in rows if row.p_holm < LEVEL]
+    others = [row for row in rows if row not in better]
+    if not others:
+        whom = words.tested(first) if len(rows) == 1 else f"every other method ({_limit(better, '≤')})"
+        return f"{words.where}: {own} has the best {words.noun}, {BETTER} {whom}."
+    said = []
+    if len(better) == 1:
+        said.append(f"{BETTER} {words.tested(better[0])}")
+    elif better:
+        said.append(f"{BETTER} {_and([_name(row.b) for row in better])} ({_limit(better, '≤')})")
+    if len(others) <= MOST_NAMED:
+        said.append(f"{SAME} {_and([words.tested(row) for row in others])}")
+    elif better:
+        said.append(f"{SAME} {_and([_name(row.b) for row in others])} ({_limit(others, '≥')})")
     else:
-        p = paired_p(differences)
-    return Comparison(
-        dataset=own.dataset,
-        test=own.test,
-        rule=own.rule,
-        metric=own.metric,
-        a=own.method,
-        b=other.method,
-        why=why,
-        difference=own.mean - other.mean,
-        low=ends[0],
-        high=ends[1],
-        p=p,
-        p_holm=p,
-        basis=basis,
-    )
-
-
-def _folder(result: Result, plan: Plan, cell: Cell) -> str:
-    """The run behind a cell of one seed."""
-    method = plan.experiment.method(cell.method)
-    base = method.title if method.of is None else method.of
-    return next(
-        run.folder
-        for run in result.runs
-        if (run.dataset, run.method, run.rule) == (cell.dataset, base, cell.rule)
-    )
+        said.append(f"{SAME} any other method ({_limit(others, '≥')})")
+    end = "highest" if _is_higher_better(first.metric) else "lowest"
+    return f"{words.where}: no clear best {words.noun}. {own} has the {end}: {'; '.join(said)}."
 
 
 def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[Comparison]) -> str:
-    shown = _measure.shown(JUDGED, result.units.get(JUDGED))
-    own = result.cell(dataset, test, name, JUDGED, rule)
-    assert own is not None  # noqa: S101 - it was compared
-
-    def text(value: float) -> str:
-        return f"{shown.scale * value:.{shown.digits}f}"
-
-    verdicts: dict[str, list[str]] = {"beats": [], "cannot be told from": [], "loses to": []}
+    """How a MACC method stands to what it must beat."""
+    words = _Words(result, dataset, test, rule, JUDGED)
+    verdicts: dict[str, list[str]] = {BETTER: [], SAME: [], WORSE: []}
     named = set()
     for row in rows:
         if row.metric != JUDGED:
             continue
-        other = result.cell(dataset, test, row.b, JUDGED, rule)
-        assert other is not None  # noqa: S101 - it was compared
         named.add(row.why)
         whom = _WHY[row.why]
         rates = [result.dropout(dataset, title, rule) for title in (row.a, row.b)]
         if row.why == "dropout" and None not in rates and rates[0] != rates[1]:
             whom = f"single-pass dropout at another rate, {rates[1]:g} where it has {rates[0]:g},"
-        verdicts[_verdict(row)].append(f"{whom} {row.b} ({text(other.mean)}, p {_p(row.p_holm)})")
+        verdicts[_verdict(row)].append(f"{whom} {words.tested(row)}")
     said = [f"{verdict} {_and(whom)}" for verdict, whom in verdicts.items() if whom]
     absent = [why for key, why in _WHY.items() if key not in named]
-    where = dataset if test == "test" else f"{dataset}, {test}"
-    by = f", by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
     first = (test, rule) == (result.tests[dataset][0], result.rules(dataset)[0])
     missing = (
         f" It is not compared with {_and(absent)}: this experiment has none." if absent and first else ""
     )
-    return (
-        f"{where}{by}: {name} (ECE {text(own.mean)} {shown.unit}) {'; it '.join(said)}.{_also(rows)}{missing}"
-    )
+    own = f"{_name(name)} (ECE {words.value(name)})"
+    return f"{words.where}, {own}: {'; '.join(said)}.{_also(rows)}{missing}"
 
 
 def _verdict(row: Comparison) -> str:
     if row.p_holm >= LEVEL or math.isnan(row.p_holm):
-        return "cannot be told from"
-    return "beats" if row.difference < 0 else "loses to"
+        return SAME
+    return BETTER if (row.difference > 0) == _is_higher_better(row.metric) else WORSE
 
 
 def _also(rows: list[Comparison]) -> str:
-    """The verdicts by the other metrics: whom it beats and to whom it loses."""
+    """The verdicts by the other metrics."""
     texts = []
-    for metric in TESTED:
+    for metric in AGAINST:
         mine = [row for row in rows if row.metric == metric]
         if metric == JUDGED or not mine:
             continue
-        whom = {word: [row.b for row in mine if _verdict(row) == word] for word in ("beats", "loses to")}
-        said = " and ".join(f"{word} {_and(names)}" for word, names in whom.items() if names)
-        texts.append(f"by {_measure.shown(metric).label} it {said or 'can be told from none of them'}")
-    text = "; ".join(texts)
-    return f" {text[0].upper()}{text[1:]}." if text else ""
+        whom = {word: [_name(row.b) for row in mine if _verdict(row) == word] for word in (BETTER, WORSE)}
+        said = "; ".join(f"{word} {_and(names)}" for word, names in whom.items() if names)
+        texts.append(f" {_measure.shown(metric).label}: {said or 'no significant difference'}.")
+    return "".join(texts)
 
 
 def _p(value: float) -> str:
     if math.isnan(value):
-        return "not known"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+        return "not tested"
+    return "p < 0.001, Holm" if value < 0.001 else f"p = {value:.3f}, Holm"
+
+
+def _limit(rows: Sequence[Comparison], sign: str) -> str:
+    """The largest (≤) or the smallest (≥) of several p-values."""
+    tested = [row.p_holm for row in rows if not math.isnan(row.p_holm)]
+    if not tested:
+        return "not tested"
+    extreme, towards = (max(tested), math.ceil) if sign == "≤" else (min(tested), math.floor)
+    if len(set(tested)) == 1 or extreme < 0.001:
+        return _p(extreme)
+    return f"p {sign} {towards(1000 * extreme) / 1000:.3f}, Holm"
+
+
+def _name(title: str) -> str:
+    """A method's name, in quotes where a comma in it would end it."""
+    return f"“{title}”" if "," in title else title
 
 
 def _and(items: list[str]) -> str:

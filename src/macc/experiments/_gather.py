@@ -8,15 +8,12 @@ from typing import Any
 from macc import __version__, metrics
 from macc.experiments import _measure
 from macc.experiments._file import RULES, Experiment, Method, Rule
-from macc.experiments._findings import RULE_TEXT, add_findings
-from macc.experiments._measure import Logits
+from macc.experiments._findings import MAIN, RULE_TEXT, add_findings
+from macc.experiments._measure import Floor, Logits
 from macc.experiments._paper import paper_value
 from macc.experiments._result import Cell, Member, Result, interval
 from macc.experiments._runs import Case, Job, Plan
 from macc.training.runs import Run
-
-CALIBRATION = ("ece", "sce", "nll")
-"""What methods are tested for; measured whether a table shows it or not."""
 
 Values = dict[str, dict[str, float]]
 """Metrics by test."""
@@ -105,12 +102,12 @@ class _Measured:
 
     def __init__(self, plan: Plan, case: Case) -> None:
         self.plan, self.case = plan, case
-        self.columns = list(dict.fromkeys([*plan.experiment.columns, *CALIBRATION]))
+        self.columns = list(dict.fromkeys([*plan.experiment.columns, *MAIN]))
         self.done: dict[tuple[str, str], Values] = {}
         self.whole: dict[tuple[str, str], Values] = {}
         self.reports: dict[tuple[str, str], dict[str, Any]] = {}
         """Intervals over test samples, by method and run."""
-        self.floors: dict[tuple[str, str, str], dict[str, float]] = {}
+        self.floors: dict[tuple[str, str, str], dict[str, Floor]] = {}
 
     def add(self, result: Result, method: Method, rule: Rule) -> None:
         """Put a method's cells into the result, unless its runs are not all there."""
@@ -141,6 +138,7 @@ class _Measured:
             numbers = [value for value in found if value is not None]
             whole = math.fsum(numbers) / len(numbers) if numbers else None
         experiment = self.plan.experiment
+        floor = self._floor(method, runs, test, metric)
         return Cell(
             dataset=self.case.name,
             test=test,
@@ -152,10 +150,11 @@ class _Measured:
             high=None if ends is None else ends[1],
             paper=paper_value(experiment.paper, self.case.name, test, method.title, metric),
             pooled=whole,
-            floor=self._floor(method, runs, test, metric),
+            floor=None if floor is None else floor.value,
+            by_chance=floor is not None and floor.by_chance,
         )
 
-    def _floor(self, method: Method, runs: Sequence[Run], test: str, metric: str) -> float | None:
+    def _floor(self, method: Method, runs: Sequence[Run], test: str, metric: str) -> Floor | None:
         if metric not in _measure.FLOORED or method.ensemble:
             return None
         key = (method.title, str(runs[0].path), test)
@@ -249,6 +248,7 @@ def _add_average(result: Result, experiment: Experiment, name: str, members: Seq
                         for each in zip(*(c.values for c in present), strict=True)
                     )
                     ends = interval(values)
+                    floors = [cell.floor for cell in present if cell.floor is not None]
                     result.cells.append(
                         Cell(
                             dataset=name,
@@ -260,5 +260,7 @@ def _add_average(result: Result, experiment: Experiment, name: str, members: Seq
                             low=None if ends is None else ends[0],
                             high=None if ends is None else ends[1],
                             paper=paper_value(experiment.paper, name, test, method, metric),
+                            floor=math.fsum(floors) / len(members) if len(floors) == len(members) else None,
+                            by_chance=all(cell.by_chance for cell in present),
                         )
                     )

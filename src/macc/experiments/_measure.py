@@ -19,7 +19,7 @@ from macc.training.selection import chosen_epoch
 
 FLOOR_RESAMPLES = 100
 FLOORED = ("ece", "sce")
-"""The errors whose floor is told."""
+"""The errors that chance alone makes positive, and whose floor is measured."""
 OF_RUNS = ("temperature", "u", "minutes")
 """Columns that say something of a run and nothing of its predictions."""
 
@@ -104,15 +104,24 @@ def values(found: Logits, columns: Sequence[str]) -> dict[str, float]:
     return result
 
 
-def floors(cells: Sequence[Logits]) -> dict[str, float]:
-    """What chance alone gives the binned errors, as the unweighted mean over cells."""
-    found = [
+class Floor(NamedTuple):
+    """What chance alone gives an error, and whether the error seen is no larger than chance may give."""
+
+    value: float
+    by_chance: bool
+
+
+def floors(cells: Sequence[Logits]) -> dict[str, Floor]:
+    """The floors of the binned errors, as the unweighted mean over cells; by chance where every cell is."""
+    reports = [
         metrics.evaluate(
             cell.logits, cell.labels, from_logits=True, metrics=FLOORED, resamples=FLOOR_RESAMPLES
         )
         for cell in cells
     ]
-    return mean_of([{name: report[name].noise_floor or 0.0 for name in FLOORED} for report in found])
+    means = mean_of([{name: report[name].noise_floor or 0.0 for name in FLOORED} for report in reports])
+    # The interval of an error begins at 0 where chance alone may give as much.
+    return {name: Floor(means[name], all(report[name].low <= 0 for report in reports)) for name in FLOORED}
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:

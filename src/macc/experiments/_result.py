@@ -13,6 +13,8 @@ from typing import Any, cast
 from scipy.special import stdtr, stdtrit
 
 FORMAT = 1
+LEVEL = 0.05
+"""Below this a corrected p-value is significant."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Cell:
     """Mean over seeds, all cells of a shifted test taken as one set."""
     floor: float | None = None
     """The calibration error that chance alone gives, with labels drawn from the first seed's own probabilities."""
+    by_chance: bool = False
+    """Whether the first seed's calibration error is no larger than what chance alone may give."""
 
     @property
     def mean(self) -> float:
@@ -66,14 +70,14 @@ class Comparison:
     a: str
     b: str
     why: str
-    """What B is to A, one of ``task``, ``dropout``, ``competitor`` and ``temperature``."""
+    """What B is to A, one of ``task``, ``dropout``, ``competitor`` and ``temperature``; ``best`` where A has the best mean."""
     difference: float
     low: float
     high: float
     p: float
     p_holm: float
     basis: str
-    """``seeds`` (paired t-test) or ``samples`` (paired bootstrap of one run each)."""
+    """``seeds`` (paired t-test), ``samples`` (paired bootstrap of one run each) or ``none`` (no test is possible)."""
 
 
 @dataclass
@@ -156,6 +160,12 @@ class Result:
                 for rule in self.rules(dataset):
                     yield dataset, test, rule
 
+    def best(self, dataset: str, test: str, rule: str, metric: str) -> str | None:
+        """The method that is significantly better than every other one; none where no method is."""
+        block = (dataset, test, rule, metric, "best")
+        rows = [c for c in self.comparisons if (c.dataset, c.test, c.rule, c.metric, c.why) == block]
+        return rows[0].a if rows and all(row.p_holm < LEVEL for row in rows) else None
+
     def metrics(self, dataset: str) -> list[str]:
         """The columns of a data set's table; a class-wise one is as many as there are classes."""
         there = list(dict.fromkeys(c.metric for c in self.cells if c.dataset == dataset))
@@ -226,10 +236,17 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """The p-value of a paired t-test, from at least two differences."""
+    """The p-value of a paired t-test, from at least two differences; NaN where they are all the same and not 0.
+
+    Two or three seeds may differ by the same number of samples, which says nothing about how much seeds vary.
+
+    Example:
+        >>> round(paired_p([1.0, 2.0, 3.0]), 3), paired_p([0.0, 0.0]), paired_p([0.1, 0.1])
+        (0.074, 1.0, nan)
+    """
     mean, error = _mean_and_error(differences)
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
+    if error <= 1e-12 * abs(mean):
+        return 1.0 if mean == 0 else math.nan
     return 2 * float(stdtr(len(differences) - 1, -abs(mean) / error))
 
 
@@ -237,25 +254,3 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     mean = math.fsum(values) / count
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1) / count)
-
-
-def ranks(means: Mapping[str, float], better: str, digits: int) -> dict[str, int]:
-    """Which are best (1) and second best (2), as printed: values equal to the digits shown share a rank.
-
-    Example:
-        >>> ranks({"a": 1.234, "b": 1.229, "c": 2.0}, "lower", 2)
-        {'a': 1, 'b': 1, 'c': 2}
-        >>> ranks({"a": -0.5, "b": 0.2}, "zero", 1)
-        {'b': 1, 'a': 2}
-    """
-    if not better or len(means) < 2:
-        return {}
-    sign = {"lower": 1, "higher": -1, "zero": 1}[better]
-    keys = {
-        name: round(sign * (abs(value) if better == "zero" else value), digits)
-        for name, value in means.items()
-        if math.isfinite(value)
-    }
-    levels = sorted(set(keys.values()))[:2]
-    found = {name: levels.index(value) + 1 for name, value in keys.items() if value in levels}
-    return dict(sorted(found.items(), key=lambda item: item[1]))

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from macc.experiments import _measure
 from macc.experiments._findings import RULE_TEXT
-from macc.experiments._result import Cell, Result, ranks
+from macc.experiments._result import LEVEL, Cell, Result
 from macc.metrics._tables import json_number, text_table
 
 Format = Literal["text", "md", "latex", "csv", "json"]
@@ -23,7 +23,8 @@ class Entry:
     """One field of a printed table."""
 
     text: str
-    rank: int | None = None
+    best: bool = False
+    """Whether the method is significantly better than every other one of its column."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,9 @@ def _sheet(result: Result, dataset: str, test: str, rule: str) -> Sheet:
         found = {name: result.cell(dataset, test, name, metric, rule) for name in names}
         cells = {name: cell for name, cell in found.items() if cell is not None}
         shown = _measure.shown(metric, result.units.get(metric.partition("/")[0]))
-        means = {name: shown.scale * cell.mean for name, cell in cells.items()}
-        marks = ranks(means, shown.better, shown.digits)
+        best = result.best(dataset, test, rule, metric)
         header.append(f"{shown.label} {shown.unit}".strip())
-        columns.append([_entry(cells.get(name), shown, marks.get(name)) for name in names])
+        columns.append([_entry(cells.get(name), shown, best=name == best) for name in names])
         if any(cell.paper is not None for cell in cells.values()):
             header += ["paper", "diff."]
             columns.append([Entry(_paper(cells.get(name), shown)) for name in names])
@@ -107,19 +107,19 @@ def _has(result: Result, dataset: str, test: str, name: str, rule: str) -> bool:
     return any(result.cell(dataset, test, name, metric, rule) for metric in result.metrics(dataset))
 
 
-def _entry(cell: Cell | None, shown: _measure.Shown, rank: int | None) -> Entry:
+def _entry(cell: Cell | None, shown: _measure.Shown, *, best: bool) -> Entry:
     if cell is None:
         return Entry("")
     if math.isnan(cell.mean):
         return Entry("–")
     text = f"{shown.scale * cell.mean:{'+' if shown.better == 'zero' else ''}.{shown.digits}f}"
     if cell.low is None or cell.high is None or not shown.better:
-        return Entry(text, rank)
+        return Entry(text, best)
     if len(cell.values) > 1:
         text += f" ±{shown.scale * (cell.high - cell.low) / 2:.{shown.digits}f}"
     else:
         text += f" [{shown.scale * cell.low:.{shown.digits}f}, {shown.scale * cell.high:.{shown.digits}f}]"
-    return Entry(text, rank)
+    return Entry(text, best)
 
 
 def _paper(cell: Cell | None, shown: _measure.Shown) -> str:
@@ -180,6 +180,17 @@ def _front_sheets(result: Result) -> Iterator[Sheet]:
         yield Sheet(f"{dataset}, {method}: the Pareto front on validation", header, body)
 
 
+def marked(result: Result, mark: str) -> str:
+    """What a mark in a table means; nothing where methods are not compared."""
+    tested = {(c.dataset, c.test, c.rule, c.metric) for c in result.comparisons if c.why == "best"}
+    if not tested:
+        return ""
+    how = f"significantly better than every other method (paired tests, p < {LEVEL:g}, Holm)"
+    if not any(result.best(*column) for column in tested):
+        return f"There is no clear best in any column: no method is {how}."
+    return f"{mark}: {how}. A column without a mark has no clear best."
+
+
 def _remarks(result: Result) -> list[str]:
     return [*result.notes, *(f"Left out: {text}" for text in result.left_out)]
 
@@ -188,14 +199,12 @@ def _remarks(result: Result) -> list[str]:
 
 
 def _text(result: Result) -> str:
-    marks = {1: "*", 2: "+"}
     parts = [caption(result)]
-    found = list(sheets(result))
-    for sheet in found:
-        rows = [[entry.text + marks.get(entry.rank or 0, " ").strip() for entry in row] for row in sheet.rows]
+    for sheet in sheets(result):
+        rows = [[entry.text + "*" * entry.best for entry in row] for row in sheet.rows]
         parts.append(f"{sheet.title}\n{text_table(sheet.header, rows)}")
-    if any(entry.rank for sheet in found for row in sheet.rows for entry in row):
-        parts.append("* best, + second best of a column, by the digits shown.")
+    if legend := marked(result, "*"):
+        parts.append(legend)
     if _remarks(result):
         parts.append("\n".join(_remarks(result)))
     if result.findings:
@@ -206,9 +215,9 @@ def _text(result: Result) -> str:
 def _markdown(result: Result) -> str:
     def cell(entry: Entry) -> str:
         text = escape_markdown(entry.text)
-        return f"**{text}**" if entry.rank == 1 else f"_{text}_" if entry.rank == 2 else text
+        return f"**{text}**" if entry.best else text
 
-    parts = [escape_markdown(caption(result)) + " Best in bold, second best in italics."]
+    parts = [escape_markdown(" ".join(filter(None, [caption(result), marked(result, "Bold")])))]
     for sheet in sheets(result):
         lines = [
             f"### {escape_markdown(sheet.title)}",
@@ -225,8 +234,7 @@ def _markdown(result: Result) -> str:
 def _latex(result: Result) -> str:
     def cell(entry: Entry) -> str:
         text = escape_latex(entry.text)
-        command = {1: r"\textbf", 2: r"\underline"}.get(entry.rank or 0)
-        return f"{command}{{{text}}}" if command else text
+        return rf"\textbf{{{text}}}" if entry.best else text
 
     parts = []
     for sheet in sheets(result):
@@ -244,7 +252,8 @@ def _latex(result: Result) -> str:
             r"\end{table}",
         ]
         parts.append("\n".join(lines))
-    said = [f"% {escape_latex(text)}" for text in (*_remarks(result), *result.findings)]
+    legend = filter(None, [marked(result, "Bold")])
+    said = [f"% {escape_latex(text)}" for text in (*legend, *_remarks(result), *result.findings)]
     return "\n\n".join([*parts, "\n".join(said)]).rstrip()
 
 

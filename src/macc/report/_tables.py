@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from macc.metrics import Estimate, Report
 from macc.metrics._compare import HIGHER_IS_BETTER
@@ -33,8 +33,8 @@ class Cell:
     value: float | None = None
     interval: str = ""
     floor: str = ""
-    rank: int = 0
-    """1 is the best of its column, 2 the second best."""
+    best: bool = False
+    """Whether it is clearly the best of its column."""
     paper: str = ""
 
     @property
@@ -74,7 +74,7 @@ class Table:
 
 
 def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
-    """Every report on a row, the best and second best of each column marked."""
+    """Every report on a row, the best of a column marked where it is clear."""
     columns = [Column("run")]
     rows = [[Cell(name)] for name in reports]
     first = next(iter(reports.values()))
@@ -86,13 +86,21 @@ def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
             better = "higher" if metric in HIGHER_IS_BETTER else "lower"
             label = named(metric, two_classes=first.positive is not None)[0].strip()
             columns.append(Column(label, better))
-            cells = [_estimate(report[metric], named(metric)[1]) for report in reports.values()]
-        for row, cell in zip(rows, ranked(cells, columns[-1].better), strict=True):
+            found = [report[metric] for report in reports.values()]
+            best = _apart(found, better)
+            cells = [
+                replace(_estimate(each, named(metric)[1]), best=i == best) for i, each in enumerate(found)
+            ]
+        for row, cell in zip(rows, cells, strict=True):
             row.append(cell)
     notes = [
         f"Under each value stands its {100 * first.confidence:g} % interval over test samples. “Chance” is the error "
         "that a perfectly calibrated model with these confidences would show on as many samples.",
     ]
+    if len(reports) > 1:
+        notes.append(
+            "Best: its interval lies apart from all others. A column without a mark has no clear best."
+        )
     return Table(key, caption, columns, rows, notes)
 
 
@@ -126,31 +134,20 @@ def classes(key: str, report: Report, recalls: Sequence[float]) -> Table:
     return Table(key, "Each class, the worst calibrated first", columns, rows, notes)
 
 
-def ranked(cells: Sequence[Cell], better: str) -> list[Cell]:
-    """Mark the best and the second best; values that read alike share a mark, and one alone has none."""
-    if not better or len(cells) < 2:
-        return list(cells)
-
-    def goodness(cell: Cell) -> float:
-        value = cell.value or 0.0
-        return abs(value) if better == "zero" else -value if better == "higher" else value
-
-    finite = [cell for cell in cells if cell.key]
-    levels: list[str] = []
-    for cell in sorted(finite, key=goodness):
-        if _read(cell, better) not in levels:
-            levels.append(_read(cell, better))
-    if len(levels) < 2:
-        return list(cells)
-    marks = {text: rank for rank, text in enumerate(levels[:2], start=1)}
-    return [
-        Cell(c.text, c.value, c.interval, c.floor, marks.get(_read(c, better), 0) if c.key else 0, c.paper)
-        for c in cells
+def _apart(estimates: Sequence[Estimate], better: str) -> int | None:
+    """Which of several is best, where its interval lies apart from all others; none otherwise."""
+    known = [
+        (each, i) for i, each in enumerate(estimates) if math.isfinite(each.low) and math.isfinite(each.high)
     ]
-
-
-def _read(cell: Cell, better: str) -> str:
-    return cell.text.lstrip("+−") if better == "zero" else cell.text
+    if len(known) < max(2, len(estimates)):
+        return None
+    if better == "higher":
+        best = max(known, key=lambda pair: pair[0].value)
+        alone = all(best[0].low > each.high for each, i in known if i != best[1])
+    else:
+        best = min(known, key=lambda pair: pair[0].value)
+        alone = all(best[0].high < each.low for each, i in known if i != best[1])
+    return best[1] if alone else None
 
 
 def _estimate(estimate: Estimate, unit: str) -> Cell:

@@ -12,8 +12,7 @@ from macc.experiments._findings import RULE_TEXT
 from macc.experiments._measure import Shown as Unit
 from macc.experiments._measure import shown as unit_of
 from macc.experiments._result import Cell as Found
-from macc.experiments._result import ranks
-from macc.experiments._tables import sheets
+from macc.experiments._tables import marked, sheets
 from macc.report import page, paper
 from macc.report._sources import Source
 from macc.report._svg import inline
@@ -148,19 +147,17 @@ def _table(index: int, result: Result, dataset: str, test: str, rule: str) -> Ta
         unit = unit_of(metric, result.units.get(metric.partition("/")[0]))
         columns.append(Column(f"{unit.label} {unit.unit}".strip(), unit.better))
         cells = [result.cell(dataset, test, name, metric, rule) for name in names]
-        means = {
-            name: unit.scale * cell.mean for name, cell in zip(names, cells, strict=True) if cell is not None
-        }
-        marks = ranks(means, unit.better, unit.digits)
+        best = result.best(dataset, test, rule, metric)
         for name, row, cell in zip(names, rows, cells, strict=True):
-            row.append(_cell(cell, unit, marks.get(name, 0)))
+            row.append(_cell(cell, unit, best=name == best))
     where = dataset if test == "test" else f"{dataset}, {test}"
     seeds = f"mean over {result.seeds} seeds and its 95 % interval" if result.seeds > 1 else "one seed"
     chosen = f", selected by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
-    return Table(f"table-{index}", f"{where}: {seeds}{chosen}", columns, rows)
+    notes = [text for text in [marked(result, "Best")] if text]
+    return Table(f"table-{index}", f"{where}: {seeds}{chosen}", columns, rows, notes)
 
 
-def _cell(cell: Found | None, unit: Unit, rank: int) -> Cell:
+def _cell(cell: Found | None, unit: Unit, *, best: bool) -> Cell:
     if cell is None:
         return Cell("–")
     sign = "+" if unit.better == "zero" else ""
@@ -175,7 +172,7 @@ def _cell(cell: Found | None, unit: Unit, rank: int) -> Cell:
     if math.isnan(cell.mean):
         return Cell("–", paper=paper_value)
     floor = "" if cell.floor is None else text(cell.floor)
-    return Cell(text(cell.mean), cell.mean, ends, floor, rank, paper_value)
+    return Cell(text(cell.mean), cell.mean, ends, floor, best, paper_value)
 
 
 def _other_tables(result: Result) -> list[Table]:

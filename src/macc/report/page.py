@@ -269,8 +269,8 @@ class _Builder:
             findings = [f"{source.name}: {self.reports[source.name].verdict()}" for source in self.sources]
         for index, group in enumerate(groups):
             reports = {source.name: self.reports[source.name] for source in group.sources}
-            group.table = _tables.comparison(f"compared-{index}", group.title, reports)
-            if not self.of_experiment:
+            if not self.of_experiment:  # whose own tables show all of its methods, over all seeds
+                group.table = _tables.comparison(f"compared-{index}", group.title, reports)
                 findings += self._compared(group)
             group.figures = self._figures(group)
         details = []
