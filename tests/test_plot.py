@@ -87,6 +87,10 @@ def test_the_rule_stands_under_the_samples():
     figure = kinds.plot("samples", digits_runs())
 
     assert " ".join(figure.get_supxlabel().split()) == kinds.SAMPLES_RULE
+    assert [figure.axes[k].get_ylabel() for k in (0, kinds.SHOWN_SAMPLES)] == [
+        "both are right",
+        "both are wrong",
+    ]
 
 
 def test_prediction_files_are_drawn_too(tmp_path):

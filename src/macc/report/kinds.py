@@ -296,8 +296,11 @@ def samples(wanted: Wanted) -> "Figure":
         raise ValueError(
             f"samples shows what two runs say of the same images, got {len(wanted.sources)} runs"
         )
-    figure, rows = grid(2, SHOWN_SAMPLES, (2.3, 2.7))
+    figure, rows = grid(2, SHOWN_SAMPLES, (2.3, 2.8))
+    figure.get_layout_engine().set(h_pad=0.15)  # type: ignore[union-attr, call-arg]
     draw_samples(wanted, rows)
+    for row, words in zip(rows, ("both are right", "both are wrong"), strict=True):
+        row[0].set_ylabel(words)
     note(figure, SAMPLES_RULE)
     return figure
 
