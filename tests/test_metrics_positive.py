@@ -193,7 +193,7 @@ def test_states_of_other_positive_classes_do_not_merge():
     one, two = Partial(2, positive=0), Partial(2, positive=1)
 
     with pytest.raises(ValueError, match="cannot merge states of other positive classes: 0 and 1"):
-        one.merge(two)
+        one.merge(two, np.random.default_rng(0))
 
 
 @pytest.fixture

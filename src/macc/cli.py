@@ -167,7 +167,11 @@ def predict(
         bool, typer.Option("--perturb", help="Validation logits under Gaussian noise of ten levels.")
     ] = False,
     moments: Annotated[
-        bool, typer.Option("--moments", help="Add mean and variance of the logits under dropout.")
+        bool,
+        typer.Option(
+            "--moments",
+            help="Add mean and variance of the logits under dropout; the certainty made of them does not rank errors.",
+        ),
     ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder for the files.")] = None,
     root: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
@@ -482,7 +486,8 @@ def evaluate(
 ) -> None:
     """Measure how calibrated predictions are, every number with an interval.
 
-    An .npz has the keys `labels` and `probs` or `logits`; a .csv or .parquet the column `label` and one for
+    An .npz has the keys `labels` and `probs` or `logits`; with `mean` and `variance`, as `macc predict --moments` writes, the
+    report says how well certainty ranks right above wrong predictions. A .csv or .parquet has the column `label` and one for
     each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
     """
     from macc._writing import check_outputs, write_whole
@@ -502,10 +507,13 @@ def evaluate(
             if state is not None:
                 sums.save(state)
         else:
+            from macc.metrics._sources import read_variance
+
             loaded = source.load(normalise=normalise)
             report = macc.evaluate(
                 loaded.scores,
                 loaded.labels,
+                variance=read_variance(file, loaded),
                 classes=loaded.classes,
                 positive=positive,
                 bins=bins,

@@ -42,6 +42,8 @@ class LogitMoments(NamedTuple):
         tensor([[0.8808, 0.1192]])
         >>> output.certainty
         tensor([[1.0000, 0.5379]])
+        >>> output.separation
+        tensor([2.8284])
     """
 
     mean: Tensor
@@ -54,8 +56,26 @@ class LogitMoments(NamedTuple):
 
     @property
     def certainty(self) -> Tensor:
-        """The paper's certainty, ``1 - tanh(variance)``, in ``(0, 1]``, ``(N, K)``."""
+        """The paper's certainty, ``1 - tanh(variance)``, in ``(0, 1]``, ``(N, K)``.
+
+        It is what MACC aligns with confidence in training, and no sign that a prediction is right. The variance of a
+        logit grows with the logit, so trained networks are least certain where they are most confident. To tell right
+        predictions from wrong ones, rank them by confidence, ``probs.amax(-1)``, or by :attr:`separation`.
+        """
         return 1 - self.variance.tanh()
+
+    @property
+    def separation(self) -> Tensor:
+        """How many standard deviations the highest mean logit lies above the second, at least 0, ``(N,)``.
+
+        The margin of the two, divided by the root of the sum of their variances. It falls as the variance grows
+        *relative to the squared margin*, and so ranks right above wrong predictions about as well as confidence does.
+        Infinite where there is no variance.
+        """
+        top = self.mean.topk(2, dim=-1)
+        margin = top.values[..., 0] - top.values[..., 1]
+        spread = self.variance.gather(-1, top.indices).sum(-1).sqrt()
+        return torch.where(margin == 0, torch.zeros_like(margin), margin / spread)
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for what a tuple does not have; Tensor methods are what people try.
@@ -486,7 +506,8 @@ def moments(
         estimator: Estimator in place of the head's own.
 
     Returns:
-        Two ``(N, K)`` tensors; ``.certainty`` is the paper's ``1 - tanh(variance)``.
+        Two ``(N, K)`` tensors; ``.certainty`` is the paper's ``1 - tanh(variance)``, which does not rank right above
+        wrong predictions; ``.separation`` and ``.probs`` do.
 
     Example:
         >>> import torch

@@ -61,7 +61,9 @@ _BINNED: dict[str, Callable[..., float]] = {
     "positive_ece": _positive.positive_ece,
     "positive_mce": _positive.positive_mce,
 }
-HIGHER_IS_BETTER = frozenset({"accuracy", "auroc", "failure_auroc", "coverage_at_risk"})
+HIGHER_IS_BETTER = frozenset(
+    {"accuracy", "auroc", "failure_auroc", "failure_auroc_by_certainty", "coverage_at_risk"}
+)
 
 
 @dataclass(frozen=True)

@@ -276,6 +276,7 @@ def evaluate(
     probs: Array,
     labels: Array,
     *,
+    variance: Array | None = None,
     metrics: Iterable[str] | None = None,
     classes: Sequence[str] | None = None,
     positive: int | str | None = None,
@@ -300,6 +301,9 @@ def evaluate(
     Args:
         probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
         labels: Class indices ``(N,)``, or names of ``classes``.
+        variance: Variance ``(N, K)`` of the logits under dropout, as :func:`macc.moments` gives it. The report then says
+            how well the paper's certainty of the predicted class ranks right above wrong predictions
+            (``failure_auroc_by_certainty``), beside confidence.
         metrics: Names to measure; all of them by default. ``ece`` of two classes brings ``positive_ece`` along.
         classes: Names of the K classes in their order, for the table and for labels that are names.
         positive: The positive class of two, by its index or name; class 1 by default.
@@ -336,7 +340,8 @@ def evaluate(
     check_resamples(resamples)
     labels = named_labels(labels, classes)
     given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=normalise))
-    wanted = check_names(metrics, given.num_classes)
+    certainty = None if variance is None else _certainty(given, variance)
+    wanted = check_names(metrics, given.num_classes, certainty=certainty is not None)
     names = class_names(classes, given.num_classes)
     one = positive_index(positive, names)
     steps = count_steps(wanted)
@@ -357,6 +362,7 @@ def evaluate(
             on_step=on_step,
             positive=one,
             confidence=confidence,
+            certainty=certainty,
         )
     if on_progress is not None:
         on_progress(1.0)
@@ -366,13 +372,15 @@ def evaluate(
             top_bins(samples, bin_index(samples.confidence, bins), bins), bins, confidence
         )
 
+    estimates = {name: part.estimate(confidence) for name, part in sampled.items()}
     return Report(
-        {name: part.estimate(confidence) for name, part in sampled.items()},
+        estimates,
         _class_rows(given, names, classwise),
         binned(one_pass(given).top),
         given.num_samples,
         given.num_classes,
         confidence,
+        notes=_certainty_note(estimates),
         positive=None if one is None else Positive(names[one], binned(class_labels(given.blocks(), one))),
     )
 
@@ -394,15 +402,48 @@ def check_resamples(resamples: int) -> None:
         raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
 
 
-def check_names(metrics: Iterable[str] | None, num_classes: int) -> tuple[str, ...]:
+def _certainty(given: Predictions, variance: Array) -> torch.Tensor:
+    """The paper's certainty ``(N,)`` of the predicted class."""
+    values = torch.as_tensor(variance).detach().cpu().double()
+    if tuple(values.shape) != tuple(given.scores.shape):
+        raise ValueError(
+            f"variance must have the shape of the scores, {tuple(given.scores.shape)}, got {tuple(values.shape)}"
+        )
+    if not bool((values >= 0).all() & values.isfinite().all()):
+        raise ValueError("variance must be finite and at least 0; repair what wrote it")
+    predicted = torch.cat([block.probs.argmax(1) for block in given.blocks()])
+    return 1 - values.gather(1, predicted[:, None])[:, 0].tanh()
+
+
+def _certainty_note(estimates: dict[str, Estimate]) -> tuple[str, ...]:
+    """A sentence where certainty ranks worse than confidence."""
+    if not {"failure_auroc", "failure_auroc_by_certainty"} <= set(estimates):
+        return ()
+    by_confidence, by_certainty = (
+        estimates[name].value for name in ("failure_auroc", "failure_auroc_by_certainty")
+    )
+    if not by_certainty < by_confidence:
+        return ()
+    how = "backwards" if by_certainty < 0.5 else "worse than confidence does"
+    return (
+        f"Certainty ranks right and wrong predictions {how} (failure AUROC {by_certainty:.3f}, by confidence "
+        f"{by_confidence:.3f}): choose the cases to hand to a person by confidence.",
+    )
+
+
+def check_names(
+    metrics: Iterable[str] | None, num_classes: int, *, certainty: bool = False
+) -> tuple[str, ...]:
     """The metrics asked for, in the order of the table."""
-    there = metrics_of(num_classes)
+    there = metrics_of(num_classes, certainty=certainty)
     if metrics is None:
         return there
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in wanted:
         if name not in METRICS:
             raise ValueError(f"no metric is called {name!r}; there are {', '.join(there)}")
+        if name == "failure_auroc_by_certainty" and not certainty:
+            raise ValueError(f"{name} needs the variance of the logits; pass it to evaluate as variance=")
         if name not in there:
             raise ValueError(f"{name} is a metric of two classes, and there are {num_classes}; leave it out")
     # What verdicts and diagrams of two classes are about.

@@ -88,13 +88,21 @@ METRICS = (
         "ks_error",
     ),
     *("sce", "ace", "tace"),
-    *("failure_auroc", "aurc", "eaurc", "risk_at_coverage", "coverage_at_risk"),
+    *("failure_auroc", "failure_auroc_by_certainty"),
+    *("aurc", "eaurc", "risk_at_coverage", "coverage_at_risk"),
 )
 
 
-def metrics_of(num_classes: int) -> tuple[str, ...]:
-    """The metrics that predictions of so many classes have, in the order of printed tables."""
-    return METRICS if num_classes == 2 else tuple(name for name in METRICS if name not in POSITIVE)
+def metrics_of(num_classes: int, *, certainty: bool = False) -> tuple[str, ...]:
+    """The metrics that predictions of so many classes have, in the order of printed tables.
+
+    Args:
+        num_classes: Number of classes.
+        certainty: Whether the certainty of the predictions is known.
+    """
+    missing = set() if num_classes == 2 else set(POSITIVE)
+    missing |= set() if certainty else {"failure_auroc_by_certainty"}
+    return tuple(name for name in METRICS if name not in missing)
 
 
 @dataclass(frozen=True)
@@ -243,6 +251,7 @@ def sample_metrics(
     resampling: Resampling,
     on_step: Callable[[str], None],
     positive: int | None = None,
+    certainty: Tensor | None = None,
     confidence: float | None = None,
 ) -> tuple[dict[str, Sampled], list[Estimate] | None]:
     """Resample the wanted metrics, and measure the class-wise errors behind ``sce`` when it is wanted.
@@ -254,6 +263,7 @@ def sample_metrics(
         resampling: The resamples; predictions of the same samples share them.
         on_step: Called with the name of each part before it is computed.
         positive: The positive class of two; class 1 by default.
+        certainty: Certainty ``(N,)`` of the predicted class, for ``failure_auroc_by_certainty``.
         confidence: Level of the intervals of single classes, which are left out without it.
     """
     names = set(wanted)
@@ -267,6 +277,11 @@ def sample_metrics(
     if names & set(SELECTIVE):
         on_step("selective prediction")
         found.update(_selective(sample.top, top, resampling))
+    if certainty is not None and "failure_auroc_by_certainty" in names:
+        on_step("certainty")
+        ranked = TopLabels(certainty, sample.top.correct)
+        by_certainty = _selective(ranked, TopCells(ranked, bins, resampling), resampling)
+        found["failure_auroc_by_certainty"] = by_certainty["failure_auroc"]
     if "auroc" in names:
         on_step("auroc")
         found["auroc"] = _auroc(given, resampling)
@@ -299,7 +314,7 @@ def sample_metrics(
 def count_steps(wanted: Iterable[str]) -> int:
     """How often :func:`sample_metrics` will call ``on_step``."""
     names = set(wanted)
-    alone = len(names & {"auroc", "smooth_ece", "ks_error", "ace", "tace"})
+    alone = len(names & {"auroc", "smooth_ece", "ks_error", "ace", "tace", "failure_auroc_by_certainty"})
     return (
         1
         + alone

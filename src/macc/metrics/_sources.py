@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from macc._arrays import Array, npy_header, open_npz, read_npy
+from macc._arrays import Array, npy_header, open_npz, read_npy, read_npz
 from macc.metrics._files import KINDS, Loaded, check_file
 from macc.metrics._labels import KINDS as LABEL_KINDS
 from macc.metrics._labels import MISSING, LabelError, Labels
@@ -714,3 +714,17 @@ def _check_meaning(path: Path, names: list[str] | None, reading: Reading) -> Non
 
 def _name(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def read_variance(path: Path, loaded: Loaded) -> Array | None:
+    """The variance of the logits of loaded samples, which an ``.npz`` of ``macc predict --moments`` has."""
+    moments = read_npz(path, {"mean", "variance"}) if path.suffix.lower() == ".npz" else {}
+    if len(moments) < 2:
+        return None
+    found = moments["variance"]
+    if found.dtype.kind != "f":
+        raise ValueError(
+            f"{shown(path)}: variance holds values of type {found.dtype}, not floating-point numbers"
+        )
+    # Fewer rows than samples are refused by the metrics, which name both shapes.
+    return found if loaded.rows is None or len(found) <= loaded.rows.max() else found[loaded.rows]

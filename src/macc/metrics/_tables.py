@@ -32,6 +32,7 @@ _LABELS = {
     "ace": ("adaptive SCE", "%"),
     "tace": ("  above 1 % probability", "%"),
     "failure_auroc": ("failure AUROC", ""),
+    "failure_auroc_by_certainty": ("  by certainty", ""),
     "aurc": ("AURC", ""),
     "eaurc": ("  excess", ""),
     "risk_at_coverage": ("error at 90 % coverage", "%"),
@@ -116,7 +117,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def data_frame(rows: Mapping[str, Mapping[str, float | None]]) -> Any:
     """A row for each metric, for pandas."""
     try:
-        from pandas import DataFrame
+        from pandas import DataFrame  # type: ignore[import-untyped]
     except ImportError as error:
         raise ValueError(
             f"a data frame needs pandas ({error}); install it with: pip install pandas"
