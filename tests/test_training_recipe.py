@@ -316,3 +316,12 @@ def test_scientific_notation_is_a_number(tmp_path):
 
 def test_the_schema_for_editors_is_current():
     assert json.loads((FOLDER / "schema.json").read_text()) == recipes.schema()
+
+
+def test_a_path_beyond_the_basic_plane_stays_as_it_is():
+    """As JSON such characters are two halves, which YAML does not put together."""
+    path = "arrays:/tmp/😀/embeddings.npz"
+    for overrides in ({"dataset": path}, [f"dataset={path}"]):
+        recipe = load("embeddings", overrides=overrides)
+        assert recipe.dataset == path
+        assert "😀" in recipe.to_yaml()

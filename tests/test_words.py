@@ -65,3 +65,33 @@ def test_a_file_name_that_is_not_utf8_is_shown_as_bytes(tmp_path, monkeypatch):
 
     assert r"caf\xe9.csv" in err
     err.encode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "{}.npz", "{}.npz"],
+        ["plot", "reliability", "{}.npz", "-o", "{}.svg"],
+        ["report", "{}.npz", "-o", "{}.html"],
+    ],
+)
+def test_names_that_are_not_utf8_are_printed_drawn_and_written(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"caf\xe9")
+    rng = np.random.default_rng(0)
+    np.savez(f"{name}.npz", probs=rng.dirichlet([1, 1, 1], 60), labels=rng.integers(0, 3, 60))
+    code, out, err = run(*(word.format(name) for word in words))
+
+    assert code == 0, err
+    assert r"caf\xe9" in out
+    out.encode()
+
+
+def test_control_characters_of_a_file_name_do_not_reach_standard_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("a\x1b[2J.npz", probs=np.eye(2) * 0.8 + 0.1, labels=[0, 1])
+    _, out, _ = run("compare", "a\x1b[2J.npz", "a\x1b[2J.npz")
+
+    assert out.startswith("A  a\\x1b[2J.npz\n")
+    assert "\x1b" not in out

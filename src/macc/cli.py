@@ -40,9 +40,14 @@ recipe_app = typer.Typer(help="The recipes that come with macc.", no_args_is_hel
 app.add_typer(recipe_app, name="recipe")
 
 
+def _say(text: object) -> None:
+    """Print a result; whatever names of files it holds, a terminal shows them and does not obey them."""
+    typer.echo("\n".join(shown(line, None) for line in str(text).split("\n")))
+
+
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(macc.__version__)
+        _say(macc.__version__)
         raise typer.Exit
 
 
@@ -113,7 +118,7 @@ def run(
     except training.Interrupted as stopped:
         typer.echo(f"macc: {stopped}", err=True)
         raise typer.Exit(128 + stopped.number) from None
-    typer.echo(text)
+    _say(text)
 
 
 @app.command()
@@ -150,7 +155,7 @@ def train(
         console = Console()
         wide = console if console.is_terminal else Console(width=120)
         wide.print(summary(run.metrics))
-        typer.echo(result_text(run.path))
+        _say(result_text(run.path))
 
 
 @app.command()
@@ -187,7 +192,7 @@ def predict(
         raise ValueError(
             str(error).replace("with --data or $MACC_DATA", "with --root or $MACC_DATA")
         ) from error
-    typer.echo("\n".join(map(str, written)))
+    _say("\n".join(map(str, written)))
 
 
 @app.command()
@@ -199,7 +204,7 @@ def ensemble(
     """Average the probabilities of several runs."""
     from macc import training
 
-    typer.echo(training.ensemble([training.open_run(run) for run in runs], output, split=split))
+    _say(training.ensemble([training.open_run(run) for run in runs], output, split=split))
 
 
 @recipe_app.command("list")
@@ -207,7 +212,7 @@ def recipe_list() -> None:
     """The recipes that come with macc, and what each needs."""
     from macc.training.progress import recipe_table
 
-    typer.echo(recipe_table())
+    _say(recipe_table())
 
 
 @recipe_app.command("show")
@@ -234,7 +239,7 @@ def recipe_schema() -> None:
 
     from macc.training.recipe import schema
 
-    typer.echo(json.dumps(schema(), indent=1))
+    _say(json.dumps(schema(), indent=1))
 
 
 data_app = typer.Typer(
@@ -273,7 +278,7 @@ def data_prepare(
     from macc.data import _show
 
     splits = _show.read(name, root=data, verify=verify, size=size)
-    typer.echo(_show.ready(name, splits, root=data, verify=verify))
+    _say(_show.ready(name, splits, root=data, verify=verify))
 
 
 @data_app.command("show")
@@ -303,7 +308,7 @@ def data_show(
     splits = splits if imbalance is None else splits.make_imbalanced(imbalance, seed=seed)
     splits = splits if label_noise is None else splits.with_label_noise(label_noise, seed=seed)
     _show.terminal().print(_show.description(splits))
-    typer.echo(_show.sheet(splits, output))
+    _say(_show.sheet(splits, output))
 
 
 @data_app.command("corrupt")
@@ -325,7 +330,7 @@ def data_corrupt(
     """Write the test images under 19 corruptions; stopped, the same command goes on."""
     from macc.data import regenerated
 
-    typer.echo(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))
+    _say(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))
 
 
 @app.command()
@@ -347,11 +352,11 @@ def plot(
     from macc.report import kinds
 
     if kind == "list":
-        typer.echo(kinds.listing())
+        _say(kinds.listing())
         return
     path = Path(f"{kind}.svg") if output is None else output
     check_outputs({"-o": path}, runs or [])
-    typer.echo(kinds.command(kind, runs or [], path, split=split, root=data))
+    _say(kinds.command(kind, runs or [], path, split=split, root=data))
 
 
 @app.command()
@@ -378,7 +383,7 @@ def report(
         text = experiment.report_command(
             runs, output, split=split, root=data, title=title, on_progress=on_progress
         )
-    typer.echo(text)
+    _say(text)
 
 
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]
@@ -529,7 +534,7 @@ def evaluate(
         figure = reliability_diagram(report)
         with write_whole(plot) as output:
             figure.savefig(output, format=kind, dpi=150)
-    typer.echo(str(report))
+    _say(str(report))
 
 
 def _also_write(path: Path | None, result: "Report | Comparison") -> None:
@@ -560,7 +565,7 @@ def merge(
     if state is not None:
         sums.save(state)
     _also_write(json, report)
-    typer.echo(str(report))
+    _say(str(report))
 
 
 @app.command()
@@ -642,10 +647,10 @@ def check(
                 on_progress=on_progress,
             )
     for line in kept_limits(report, limits):
-        typer.echo(line)
+        _say(line)
     broken = broken_limits(report, limits)
     if broken:
-        typer.echo("; ".join(broken))
+        _say("; ".join(broken))
         raise typer.Exit(1)
 
 
@@ -709,7 +714,7 @@ def compare(
                 on_progress=on_progress,
             )
     _also_write(json, result)
-    typer.echo(f"A  {a}\nB  {b}\n\n{result}")
+    _say(f"A  {a}\nB  {b}\n\n{result}")
 
 
 @app.command()
@@ -802,7 +807,7 @@ def calibrate(
     result.calibrator.save(calibrator)
     if json is not None:
         write_json(json, result.to_dict())
-    typer.echo(f"{result}\n\n{output}\n{calibrator}")
+    _say(f"{result}\n\n{output}\n{calibrator}")
 
 
 @app.command()
@@ -851,7 +856,7 @@ def threshold(
         )
     if json is not None:
         write_json(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
-    typer.echo(str(found) if seen is None else f"{found}\n{check}: {seen}")
+    _say(str(found) if seen is None else f"{found}\n{check}: {seen}")
     if found.threshold is None or (seen is not None and not seen.held):
         raise typer.Exit(1)
 

@@ -22,6 +22,7 @@ from macc.metrics._sources import open_source
 from macc.training.fitting import splits_for
 from macc.training.recipe import Recipe
 from macc.training.runs import Run, open_run
+from macc.words import shown
 
 NOT_SHIFTS = ("epochs", "val")
 
@@ -88,7 +89,9 @@ class Source:
     def epochs(self, split: str = "test") -> list[tuple[int, Loaded]]:
         """The predictions after every epoch."""
         if self.run is None:
-            raise ValueError(f"{self.path} is a file of predictions and has no epochs; give a run folder")
+            raise ValueError(
+                f"{shown(self.path)} is a file of predictions and has no epochs; give a run folder"
+            )
         folder = self.run.path / "predictions" / "epochs"
         found = {
             int(path.stem.removeprefix(f"{split}-")): path
@@ -105,7 +108,9 @@ class Source:
     def shifts(self) -> dict[str, dict[str, dict[int, str]]]:
         """Names of predictions under shift: by data set, kind of shift and level."""
         if self.run is None:
-            raise ValueError(f"{self.path} is a file of predictions; shifted test sets lie in run folders")
+            raise ValueError(
+                f"{shown(self.path)} is a file of predictions; shifted test sets lie in run folders"
+            )
         folder = self.run.path / "predictions"
         found: dict[str, dict[str, dict[int, str]]] = {}
         for path in sorted(folder.glob("*/*.npz")):
@@ -137,14 +142,14 @@ class Source:
         """One row an epoch."""
         if self.run is None:
             raise ValueError(
-                f"{self.path} is a file of predictions and was not trained here; give a run folder"
+                f"{shown(self.path)} is a file of predictions and was not trained here; give a run folder"
             )
         return self.run.history
 
     def data(self, root: str | PathLike[str] | None = None) -> Splits:
         """The data a run was trained on, for class names and images; an error where they are other data."""
         if self.run is None or self.recipe is None:
-            raise ValueError(f"{self.path} is a file of predictions and does not say of which data")
+            raise ValueError(f"{shown(self.path)} is a file of predictions and does not say of which data")
         splits = splits_for(self.recipe, None, root)
         if self.run.environment.get("data_sha256") != splits.digest():
             raise ValueError(
@@ -171,7 +176,7 @@ def open_sources(paths: Sequence[str | PathLike[str]]) -> list[Source]:
             found.append(Source(path, losses.parse(run.recipe.loss).label, run))
         else:
             open_source(path).load()
-            found.append(Source(path, path.stem))
+            found.append(Source(path, shown(path.stem, 60)))
     return name_apart(found)
 
 
@@ -216,7 +221,7 @@ def _seed(source: Source) -> str:
 
 
 def _folder(source: Source) -> str:
-    return source.path.name if source.run is None else source.path.name.rpartition("-")[2]
+    return shown(source.path.name) if source.run is None else source.path.name.rpartition("-")[2]
 
 
 def _number(sources: Sequence[Source]) -> Any:

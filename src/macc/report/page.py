@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from macc import __version__, metrics
+from macc import __version__, metrics, words
 from macc._writing import write_whole
 from macc.data import Splits
 from macc.metrics import Report
@@ -174,7 +174,8 @@ def write_page(
     page.tables = list(tables)
     text = render(page)
     with write_whole(path) as file:
-        file.write(text.encode())
+        # Sentences may hold names of files, and those need not be text.
+        file.write(text.encode(errors="backslashreplace"))
     return path
 
 
@@ -300,7 +301,7 @@ class _Builder:
         )
 
     def _data_names(self) -> list[str]:
-        names = [s.path.name if s.recipe is None else s.recipe.label for s in self.sources]
+        names = [words.shown(s.path.name) if s.recipe is None else s.recipe.label for s in self.sources]
         return list(dict.fromkeys(names))[:4]
 
     def _measure(self, source: Source) -> None:
@@ -337,7 +338,7 @@ class _Builder:
         for source in self.sources:
             labels = self.loaded[source.name].labels.astype("int64")
             key = hashlib.sha256(labels.tobytes()).digest()
-            name = source.path.name if source.recipe is None else source.recipe.dataset
+            name = words.shown(source.path.name) if source.recipe is None else source.recipe.dataset
             title = f"{name}, {self.split} split: {thousands(len(labels))} samples"
             if self.of_experiment:
                 title += f", {_seed(source)} of each method"
@@ -462,7 +463,7 @@ class _Builder:
         return Detail(
             key=key,
             name=source.name,
-            path=str(source.path),
+            path=words.shown(source.path, None),
             facts=_facts(source),
             verdict=report.verdict(),
             worst=_worst(report),
@@ -648,14 +649,14 @@ def _seed(source: Source) -> str:
 def _facts(source: Source) -> dict[str, str]:
     recipe = source.recipe
     if recipe is None or source.run is None:
-        return {"file": str(source.path)}
+        return {"file": words.shown(source.path, None)}
     found = {"data": recipe.dataset, "model": recipe.model, "loss": recipe.loss}
     if not isinstance(recipe.head, str):
         found["head"] = f"dropout {recipe.head.p:g}, {recipe.head.samples} masks, {recipe.head.estimator}"
     found |= {"epochs": str(recipe.epochs), "seed": str(recipe.seed), "scale": recipe.scale}
     seconds = sum(float(row.get("seconds", 0)) for row in source.history())
     found["training time"] = f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.1f} seconds"
-    found["folder"] = str(source.path)
+    found["folder"] = words.shown(source.path, None)
     return found
 
 
