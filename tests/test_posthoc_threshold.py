@@ -180,7 +180,7 @@ def test_calibrate_pools_files_and_folders(files):
     ("arguments", "message"),
     [
         (["--method", "magic"], "no calibrator is called 'magic'; there are"),
-        (["-o", "out.csv"], "out.csv: calibrated probabilities are written as .npz"),
+        (["-o", "out.txt"], "out.txt: calibrated probabilities are written as .npz, .csv or .parquet"),
         (["-o", "nowhere/out.npz"], "does not exist"),
         (
             ["-o", "out.npz", "--json", "./out.json"],

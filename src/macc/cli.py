@@ -749,7 +749,10 @@ def calibrate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="OUT", help="The .npz to write; TEST-calibrated.npz if not given."
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="The .npz, .csv or .parquet to write; TEST-calibrated.npz if not given.",
         ),
     ] = None,
     grid: Annotated[
@@ -767,11 +770,11 @@ def calibrate(
     """
     from macc._writing import check_outputs
     from macc.metrics._files import write_json
-    from macc.posthoc._repair import files_of, pooled, repair, write_probs
+    from macc.posthoc._applying import check_kind, write_calibrated
+    from macc.posthoc._repair import files_of, pooled, repair
 
     output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
-    if output.suffix != ".npz":
-        raise ValueError(f"{output}: calibrated probabilities are written as .npz")
+    check_kind(output)
     calibrator = output.with_suffix(".json")
     files = files_of(fit)
     check_outputs(
@@ -803,11 +806,55 @@ def calibrate(
             confidence=confidence,
             on_progress=on_progress,
         )
-    write_probs(output, result)
+    rows = _open(apply, apply_labels, {**reading, "labelled": False})
+    write_calibrated(
+        result.calibrator, rows, output, label_column=reading["label_column"], normalise=normalise
+    )
     result.calibrator.save(calibrator)
     if json is not None:
         write_json(json, result.to_dict())
     _say(f"{result}\n\n{output}\n{calibrator}")
+
+
+@app.command("apply")
+@_reads_predictions
+def apply_calibrator(
+    reading: _Reading,
+    calibrator: Annotated[
+        Path, typer.Argument(help="A calibrator that `macc calibrate` wrote (.json).", show_default=False)
+    ],
+    file: _File,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="The .npz, .csv or .parquet to write.",
+            show_default=False,
+        ),
+    ],
+    labels: _Labels = None,
+    normalise: _Normalise = False,
+) -> None:
+    """Repair the confidence of more predictions, with or without labels, by a calibrator fitted before.
+
+    Columns keep their names; labels, names of samples and other columns come along.
+    """
+    from macc import posthoc
+    from macc._writing import check_outputs
+    from macc.metrics._tables import thousands
+    from macc.posthoc._applying import check_kind, write_calibrated
+    from macc.posthoc._repair import described
+
+    check_kind(output)
+    check_outputs({"-o": output}, [calibrator, file, labels])
+    fitted = posthoc.load(calibrator)
+    source = _open(file, labels, {**reading, "labelled": False})
+    count = write_calibrated(
+        fitted, source, output, label_column=reading["label_column"], normalise=normalise
+    )
+    typer.echo(f"{described(fitted)}, applied to {thousands(count)} samples\n\n{output}")
 
 
 @app.command()

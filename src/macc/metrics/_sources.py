@@ -39,11 +39,12 @@ class Batch(NamedTuple):
     rows: npt.NDArray[np.int64]
 
 
-class _Raw(NamedTuple):
-    """Neighbouring rows of a file, with labels as the file has them."""
+class Raw(NamedTuple):
+    """Neighbouring rows of a file, with labels as the file has them, or all columns that are not classes."""
 
     scores: npt.NDArray[Any]
     labels: "npt.NDArray[Any] | list[str]"
+    others: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Reading:
     ignore: tuple[str, ...] = ()
     labels_are: str | None = None
     drop_missing: bool = False
+    labelled: bool = True
 
     def labels(self, num_classes: int, classes: Sequence[str] | None, labels_are: str | None) -> Labels:
         """How the labels of a file are read."""
@@ -73,7 +75,8 @@ class Source:
     """A file of predictions, opened and not read yet.
 
     ``place`` says in words where a row stands. ``suspect`` says that every column of the file counts as a
-    class because nobody said otherwise, so that one may be none.
+    class because nobody said otherwise, so that one may be none. ``columns`` are those of a table, in their order;
+    ``raw`` reads the rows as they are.
     """
 
     path: Path
@@ -83,7 +86,9 @@ class Source:
     words: FileWords
     from_logits: bool
     suspect: bool
+    columns: list[str] | None
     read: Callable[[], Iterator[Batch]]
+    raw: Callable[[], Iterator[Raw]]
 
     def load(self, *, normalise: bool = False) -> Loaded:
         """Everything at once, the values checked.
@@ -116,6 +121,25 @@ class Source:
                 waiting -= size
         if waiting:
             yield Batch(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def rows(self, *, normalise: bool = False) -> Iterator[Raw]:
+        """The rows as they are, without a look at labels; the scores are checked.
+
+        Args:
+            normalise: Rows of probabilities are going to be divided by their sum.
+        """
+        from macc.metrics._inputs import predictions
+
+        first = 0
+        for part in self.raw():
+            size = len(part.scores)
+            anything = np.zeros(size, dtype=np.int64)
+            try:
+                predictions(part.scores, anything, from_logits=self.from_logits, normalise=normalise).check()
+            except ValueError as error:
+                raise self.refusal(error, np.arange(first, first + size)) from None
+            first += size
+            yield part
 
     def place(self, row: int) -> str:
         """Where a row stands: ``p.csv, line 7``."""
@@ -181,6 +205,7 @@ def open_source(
     ignore: Sequence[str] = (),
     labels_are: str | None = None,
     drop_missing: bool = False,
+    labelled: bool = True,
 ) -> Source:
     r"""Look at a file of predictions: ``.npz``, ``.npy`` with a second one of labels, ``.csv`` or ``.parquet``.
 
@@ -198,6 +223,8 @@ def open_source(
         ignore: Columns that are not classes, written likewise.
         labels_are: ``"names"`` or ``"indices"``, where labels could be either.
         drop_missing: Leave out samples whose label is empty, NaN or null; a warning says how many.
+        labelled: Labels have to be there. If not, the file is read by :meth:`Source.rows`, which also gives what
+            stands beside the scores.
 
     Returns:
         The source; reading it says what is wrong with its values.
@@ -214,7 +241,9 @@ def open_source(
     check_file(path)
     if labels_are not in (None, *LABEL_KINDS):
         raise ValueError(f"--labels-are must be names or indices, got {quoted(labels_are)}")
-    reading = Reading(logits, label_column, tuple(class_columns), tuple(ignore), labels_are, drop_missing)
+    reading = Reading(
+        logits, label_column, tuple(class_columns), tuple(ignore), labels_are, drop_missing, labelled
+    )
     kind = path.suffix.lower()
     if kind not in (".npz", ".npy", ".csv", ".parquet"):
         raise ValueError(
@@ -271,7 +300,7 @@ def check_same_samples(one: Source, a: "Batch | Loaded", two: Source, b: "Batch 
         )
 
 
-def _decided(path: Path, words: FileWords, labels: Labels, parts: Iterator[_Raw]) -> Iterator[Batch]:
+def _decided(path: Path, words: FileWords, labels: Labels, parts: Iterator[Raw]) -> Iterator[Batch]:
     """Rows with their labels as class indices, without those that have none."""
     row = dropped = 0
     for part in parts:
@@ -307,7 +336,7 @@ def _open_npz(path: Path, reading: Reading) -> Source:
     with open_npz(path) as members:
         names = members.names
         found = listed(sorted(names))
-        if "labels" not in names:
+        if "labels" not in names and reading.labelled:
             raise ValueError(f"{shown(path)} has no key 'labels'; it has {found}")
         if "probs" in names and "logits" in names:
             raise ValueError(f"{shown(path)} has both 'probs' and 'logits'; keep the one to be measured")
@@ -318,7 +347,10 @@ def _open_npz(path: Path, reading: Reading) -> Source:
                 f"{shown(path)} has 'probs', and --logits says they are logits; rename the key to 'logits'"
             )
         key = "logits" if "logits" in names else "probs"
-        num_classes = _check_shapes(path, key, members.header(key), members.header("labels"))
+        labelled = "labels" in names
+        num_classes = _check_shapes(
+            path, key, members.header(key), members.header("labels") if labelled else None
+        )
         classes = None
         if "classes" in names:
             shape, dtype = members.header("classes")
@@ -329,30 +361,41 @@ def _open_npz(path: Path, reading: Reading) -> Source:
             classes = [_name(value) for value in members.read("classes").tolist()]
             _check_once(path, classes, "the class")
         words = FileWords(declare_logits="rename the key to 'logits'", classes=classes)
+        from_logits = key == "logits"
+        if not reading.labelled:
+            others = {name: members.read(name) for name in names if name != key}
+            return _unlabelled(path, words, members.read(key), num_classes, from_logits, others)
         labels = members.read("labels")
         given = _indices(path, words, _labels_of_array(path, reading, num_classes, classes, labels), labels)
         scores = members.read(key)
-    return _in_memory(path, words, scores, given, num_classes, key == "logits")
+    return _in_memory(path, words, scores, given, num_classes, from_logits, {})
 
 
 def _open_npy(path: Path, labels: Path | None, reading: Reading) -> Source:
+    words = FileWords(declare_logits="add --logits")
     if labels is None:
-        raise ValueError(f"{shown(path)}: an .npy holds the scores only; name a second .npy with the labels")
+        if reading.labelled:
+            raise ValueError(
+                f"{shown(path)}: an .npy holds the scores only; name a second .npy with the labels"
+            )
+        num_classes = _check_shapes(path, "probs", npy_header(path), None)
+        return _unlabelled(path, words, read_npy(path), num_classes, reading.logits, {})
     check_file(labels)
     if labels.suffix.lower() != ".npy":
         raise ValueError(f"{shown(labels)}: the labels of an .npy must be an .npy too")
     num_classes = _check_shapes(path, "probs", npy_header(path), npy_header(labels))
-    words = FileWords(declare_logits="add --logits")
     answers = read_npy(labels)
     given = _indices(labels, words, _labels_of_array(labels, reading, num_classes, None, answers), answers)
-    return _in_memory(path, words, read_npy(path), given, num_classes, reading.logits)
+    others = {} if reading.labelled else {"labels": answers}
+    return _in_memory(path, words, read_npy(path), given, num_classes, reading.logits, others)
 
 
-def _check_shapes(path: Path, key: str, scores: tuple[Any, Any], labels: tuple[Any, Any]) -> int:
+def _check_shapes(path: Path, key: str, scores: tuple[Any, Any], labels: tuple[Any, Any] | None) -> int:
     """Refuse arrays that cannot be predictions, before any is read; otherwise the number of classes."""
     from macc.metrics._inputs import check_shape
 
-    (shape, dtype), (count, kind) = scores, labels
+    shape, dtype = scores
+    count, kind = ((shape[0],) if shape else (), np.dtype(np.int64)) if labels is None else labels
     if dtype.kind not in "biuf":
         raise ValueError(f"{shown(path)}: {key} holds values of type {dtype}, not numbers")
     if kind.kind not in "biufUS":
@@ -387,6 +430,10 @@ def _labels_of_array(
     return reading.labels(num_classes, classes, kind)
 
 
+def _unlabelled(path: Path, words: FileWords, scores: Array, *more: Any) -> Source:
+    return _in_memory(path, words, scores, np.full(len(scores), MISSING), *more)
+
+
 def _in_memory(
     path: Path,
     words: FileWords,
@@ -394,6 +441,7 @@ def _in_memory(
     labels: npt.NDArray[np.int64],
     num_classes: int,
     from_logits: bool,
+    others: dict[str, Array],
 ) -> Source:
     def read() -> Iterator[Batch]:
         batch = _with_labels(scores, labels, 0)
@@ -402,13 +450,15 @@ def _in_memory(
 
     return Source(
         path,
-        len(labels),
+        len(scores),
         num_classes,
         None if words.classes is None else list(words.classes),
         words,
         from_logits,
         False,
+        None,
         read,
+        lambda: iter([Raw(scores, [], others)]),
     )
 
 
@@ -431,16 +481,18 @@ def _open_csv(path: Path, reading: Reading) -> Source:
     two = len(columns) == 1
     names = None if two else [header[i] for i in columns]
     _check_meaning(path, names, reading)
+    beside = [] if reading.labelled else [i for i in range(len(header)) if i not in set(columns)]
 
     def place(row: int) -> str:
         found = rows()
         next(found)
         return next((f"line {line}" for at, (line, _) in enumerate(found) if at == row), f"row {row + 1}")
 
-    def read() -> Iterator[_Raw]:
+    def read() -> Iterator[Raw]:
         size = max(1, min(_MOST_ROWS, _BATCH_ELEMENTS // len(header)))
         scores: list[list[float]] = []
         labels: list[str] = []
+        others: dict[str, list[str]] = {header[i]: [] for i in beside}
         empty = True
         found = rows()
         next(found)
@@ -453,16 +505,22 @@ def _open_csv(path: Path, reading: Reading) -> Source:
                 scores.append([float(row[i]) for i in columns])
             except ValueError:
                 _refuse_text(path, line, header, row, columns)
-            labels.append(row[label_at].strip())
+            if label_at is not None:
+                labels.append(row[label_at].strip())
+            for i in beside:
+                others[header[i]].append(row[i])
             if len(scores) == size:
-                yield _csv_batch(scores, labels, two)
+                yield _csv_batch(scores, labels, two, others)
                 scores, labels, empty = [], [], False
+                others = {name: [] for name in others}
         if scores:
-            yield _csv_batch(scores, labels, two)
+            yield _csv_batch(scores, labels, two, others)
         elif empty:
             raise ValueError(f"{shown(path)} has a header and no samples")
 
-    return _of_columns(path, _count_lines(path) - 1, len(columns), names, reading, place, read)
+    return _of_columns(
+        path, _count_lines(path) - 1, len(columns), names, reading, place, read, columns=header
+    )
 
 
 def _of_columns(
@@ -472,7 +530,9 @@ def _of_columns(
     names: list[str] | None,
     reading: Reading,
     place: Callable[[int], str],
-    read: Callable[[], Iterator[_Raw]],
+    read: Callable[[], Iterator[Raw]],
+    *,
+    columns: list[str],
     declare_logits: str = "add --logits",
 ) -> Source:
     """A source whose rows are read anew each time it is asked."""
@@ -485,12 +545,12 @@ def _of_columns(
         labels = reading.labels(num_classes, names, reading.labels_are)
         return _decided(path, words, labels, read())
 
-    return Source(path, num_rows, num_classes, names, words, reading.logits, suspect, decided)
+    return Source(path, num_rows, num_classes, names, words, reading.logits, suspect, columns, decided, read)
 
 
-def _csv_batch(scores: list[list[float]], labels: list[str], two: bool) -> _Raw:
+def _csv_batch(scores: list[list[float]], labels: list[str], two: bool, others: dict[str, list[str]]) -> Raw:
     values = np.array(scores)
-    return _Raw(values[:, 0] if two else values, labels)
+    return Raw(values[:, 0] if two else values, labels, others)
 
 
 def _count_lines(path: Path) -> int:
@@ -537,7 +597,8 @@ def _open_parquet(path: Path, reading: Reading) -> Source:
     if len(listed_names) == 2:
         raise ValueError(f"{shown(path)} has both 'probs' and 'logits'; keep the one to be measured")
     if listed_names:
-        _need_label(path, schema.names, label_column)
+        if reading.labelled:
+            _need_label(path, schema.names, label_column)
         names, width = None, _list_width(path, opened, listed_names[0])
         declare_logits = "rename the column to 'logits'"
         if reading.logits and listed_names == ["probs"]:
@@ -562,20 +623,24 @@ def _open_parquet(path: Path, reading: Reading) -> Source:
     if num_rows == 0:
         raise ValueError(f"{shown(path)} has no samples")
     two = width == 1
+    beside = (
+        [label_column] if reading.labelled else [name for name in schema.names if name not in set(wanted)]
+    )
 
-    def read() -> Iterator[_Raw]:
+    def read() -> Iterator[Raw]:
         size = max(1, min(_MOST_ROWS, _BATCH_ELEMENTS // width))
         file = opened()
         try:
-            for part in file.iter_batches(
-                batch_size=size, columns=[*wanted, label_column], use_threads=False
-            ):
+            for part in file.iter_batches(batch_size=size, columns=[*wanted, *beside], use_threads=False):
                 if listed_names:
                     scores = _list_values(path, part.column(listed_names[0]), width)
                 else:
                     scores = np.column_stack([_numbers(part.column(name)) for name in wanted])
-                labels = _arrow_labels(part.column(label_column), names)
-                yield _Raw(scores[:, 0] if two else scores, labels)
+                scores = scores[:, 0] if two else scores
+                if reading.labelled:
+                    yield Raw(scores, _arrow_labels(part.column(label_column), names), {})
+                else:
+                    yield Raw(scores, [], {name: part.column(name) for name in beside})
         except (arrow.ArrowException, OSError) as error:
             raise _unreadable(path, error) from None
         finally:
@@ -584,7 +649,17 @@ def _open_parquet(path: Path, reading: Reading) -> Source:
     def place(row: int) -> str:
         return f"row {row + 1}"
 
-    return _of_columns(path, num_rows, width, names, reading, place, read, declare_logits)
+    return _of_columns(
+        path,
+        num_rows,
+        width,
+        names,
+        reading,
+        place,
+        read,
+        columns=schema.names,
+        declare_logits=declare_logits,
+    )
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:
@@ -647,9 +722,10 @@ def _need_label(path: Path, header: Sequence[str], label_column: str) -> None:
         )
 
 
-def _columns(path: Path, header: list[str], reading: Reading) -> tuple[list[int], int]:
-    """Which columns are classes, and which one has the labels."""
-    _need_label(path, header, reading.label_column)
+def _columns(path: Path, header: list[str], reading: Reading) -> tuple[list[int], int | None]:
+    """Which columns are classes, and which one has the labels, if they are to be read."""
+    if reading.labelled:
+        _need_label(path, header, reading.label_column)
     _check_once(path, header, "the column")
     ignored = set(_chosen(path, header, reading.ignore, "--ignore"))
     classes = _chosen(path, header, reading.class_columns, "--class-columns")
@@ -677,7 +753,7 @@ def _columns(path: Path, header: list[str], reading: Reading) -> tuple[list[int]
             "(the probability of class 1), otherwise give one column for each class"
         )
     places = {name: i for i, name in enumerate(header)}
-    return [places[name] for name in classes], places[reading.label_column]
+    return [places[name] for name in classes], places[reading.label_column] if reading.labelled else None
 
 
 def _chosen(path: Path, header: list[str], given: Sequence[str], option: str) -> list[str]:
@@ -704,7 +780,8 @@ def _check_once(path: Path, names: Sequence[str], what: str) -> None:
 
 def _check_meaning(path: Path, names: list[str] | None, reading: Reading) -> None:
     """Refuse names of classes that leave open what a label means."""
-    unclear = None if names is None or reading.labels_are is not None else Labels.ambiguous(names)
+    decided = reading.labels_are is not None or not reading.labelled
+    unclear = None if names is None or decided else Labels.ambiguous(names)
     if unclear is not None:
         raise ValueError(
             f"{shown(path)}: a label {shown(unclear)} could mean the column {quoted(unclear)} or the class of index "

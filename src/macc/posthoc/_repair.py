@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc._writing import write_whole
 from macc.metrics._compare import Comparison, compare
 from macc.metrics._files import Loaded
 from macc.metrics._inputs import predictions
@@ -170,29 +169,33 @@ def pooled(paths: Sequence[Path], loaded: Sequence[Loaded]) -> Loaded:
     return Loaded(scores, labels, first.from_logits, first.classes)
 
 
-def write_probs(path: Path, result: Repair) -> None:
-    """Write the calibrated probabilities, which ``macc evaluate`` reads, whole or not at all."""
-    with write_whole(path) as file:
-        np.savez(file, probs=result.probs, labels=result.labels)
-
-
 def as_logits(loaded: Loaded, *, normalise: bool = False) -> npt.NDArray[Any]:
     """Logits as they are; of probabilities their logarithms, which mean the same."""
     if loaded.from_logits:
         return loaded.scores
-    probs = predictions(loaded.scores, loaded.labels, normalise=normalise).matrix().numpy()
+    logs, zeros = logarithms(loaded.scores, normalise=normalise)
+    warn_of_zeros(zeros)
+    return logs
+
+
+def logarithms(scores: npt.NDArray[Any], *, normalise: bool) -> tuple[npt.NDArray[Any], int]:
+    """Logarithms of probabilities, ``(N, K)``, and how many of these are 0 and count as the least number there is."""
+    anything = np.zeros(len(scores), dtype=np.int64)
+    probs = predictions(scores, anything, normalise=normalise).matrix().numpy()
     if probs.dtype.itemsize < 4:
         probs = probs.astype(np.float32)
     least = np.finfo(probs.dtype).tiny
-    zeros = int((probs < least).sum())
-    if zeros:
+    return np.log(np.maximum(probs, least)), int((probs < least).sum())
+
+
+def warn_of_zeros(count: int) -> None:
+    """Say that probabilities of 0 were taken to be very small ones."""
+    if count:
         warnings.warn(
-            f"{thousands(zeros)} probabilities are 0, of which no logarithm exists; they count as {least:.2g}: "
-            "logits would say more",
-            stacklevel=2,
+            f"{thousands(count)} probabilities are 0, of which no logarithm exists; they count as the least number "
+            "above 0: logits would say more",
+            stacklevel=3,
         )
-    logs: npt.NDArray[Any] = np.log(np.maximum(probs, least))
-    return logs
 
 
 def described(calibrator: Calibrator) -> str:

@@ -1,0 +1,207 @@
+"""What ``macc apply`` does: calibrated probabilities of a file, with whatever else stands in it."""
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from macc._writing import write_whole
+from macc.metrics._sources import Source
+from macc.posthoc._base import Calibrator
+from macc.posthoc._repair import logarithms, warn_of_zeros
+from macc.words import quoted, shown
+
+KINDS = (".npz", ".csv", ".parquet")
+
+Columns = dict[str, Any]
+Write = Callable[[npt.NDArray[Any], Columns], None]
+
+
+def check_kind(path: Path) -> None:
+    """Refuse a file of a kind that is not written, before anything is computed."""
+    if path.suffix.lower() not in KINDS:
+        raise ValueError(
+            f"{shown(path)}: calibrated probabilities are written as {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        )
+
+
+def write_calibrated(
+    calibrator: Calibrator, source: Source, output: Path, *, label_column: str, normalise: bool = False
+) -> int:
+    """Write the calibrated probabilities of a file, whole or not at all.
+
+    Columns keep their names, and what is not a class (labels, names of samples) comes along.
+
+    Args:
+        calibrator: The calibrator.
+        source: The file, opened with ``labelled=False``.
+        output: The ``.npz``, ``.csv`` or ``.parquet`` to write.
+        label_column: The column of labels.
+        normalise: Divide rows of probabilities by their sum.
+
+    Returns:
+        How many samples were written.
+    """
+    if source.num_classes != calibrator.num_classes:
+        raise ValueError(
+            f"{shown(source.path)} has {source.num_classes} classes, and the {type(calibrator).__name__} was fitted to "
+            f"{calibrator.num_classes}; apply it to predictions of the model it was fitted to"
+            f"{source.words.more_columns}"
+        )
+    writers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+    count = zeros = 0
+    with writers[output.suffix.lower()](output, source, label_column) as write:
+        for part in source.rows(normalise=normalise):
+            logits = part.scores
+            if not source.from_logits:
+                logits, some = logarithms(part.scores, normalise=normalise)
+                zeros += some
+            probs = calibrator(logits)
+            # Two classes may stand in one column, that of class 1.
+            write(probs[:, 1] if part.scores.ndim < probs.ndim else probs, part.others)
+            count += len(probs)
+    warn_of_zeros(zeros)
+    return count
+
+
+@contextmanager
+def _npz(output: Path, source: Source, label_column: str) -> Iterator[Write]:
+    probs: list[npt.NDArray[Any]] = []
+    others: list[Columns] = []
+
+    def write(some: npt.NDArray[Any], beside: Columns) -> None:
+        probs.append(some)
+        others.append(beside)
+
+    yield write
+    arrays = {"probs": np.concatenate(probs)}
+    for name in others[0]:
+        key = "labels" if source.columns is not None and name == label_column else name
+        if key in arrays or key == "file":
+            raise ValueError(
+                f"{shown(output)}: the column {quoted(name)} cannot be kept in an .npz; rename it"
+            )
+        arrays[key] = np.concatenate([_array(part[name]) for part in others])
+        if key == "labels":
+            arrays[key] = _whole(arrays[key])
+    if source.classes is not None:
+        arrays["classes"] = np.array(source.classes)
+    with write_whole(output) as file:
+        np.savez(file, **arrays)
+
+
+@contextmanager
+def _csv(output: Path, source: Source, label_column: str) -> Iterator[Write]:
+    layout = _Layout(source, label_column)
+    with write_whole(output) as file:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        begun = False
+
+        def write(probs: npt.NDArray[Any], others: Columns) -> None:
+            nonlocal begun
+            columns = layout.columns(probs, others)
+            if not begun:
+                writer.writerow(columns)
+                begun = True
+            writer.writerows(zip(*map(_texts, columns.values()), strict=True))
+
+        try:
+            yield write
+        finally:
+            # The file is closed by whom it was opened.
+            text.detach()
+
+
+@contextmanager
+def _parquet(output: Path, source: Source, label_column: str) -> Iterator[Write]:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(
+            f"{shown(output)}: writing .parquet needs pyarrow; install it with pip install 'macc-torch[parquet]'"
+        ) from None
+    layout = _Layout(source, label_column)
+    with write_whole(output) as file:
+        opened: list[Any] = []
+
+        def write(probs: npt.NDArray[Any], others: Columns) -> None:
+            table = arrow.table(layout.columns(probs, others))
+            if not opened:
+                opened.append(parquet.ParquetWriter(file, table.schema))
+            opened[0].write_table(table)
+
+        yield write
+        for writer in opened:
+            writer.close()
+
+
+class _Layout:
+    """The columns of a table to write: those of the table that was read, or classes, labels and what else fits."""
+
+    def __init__(self, source: Source, label_column: str):
+        self.source = source
+        self.label_column = label_column
+
+    def columns(self, probs: npt.NDArray[Any], others: Columns) -> Columns:
+        classes = self._classes(probs)
+        if self.source.columns is None:
+            fitting = {
+                self.label_column if name == "labels" else name: values
+                for name, values in others.items()
+                if name != "classes" and np.shape(values) == (len(probs),)
+            }
+            found = {**classes, **fitting}
+            if len(found) < len(classes) + len(fitting):
+                name = next(name for name in fitting if name in classes)
+                raise ValueError(
+                    f"{shown(self.source.path)}: {quoted(name)} is an array and a class; rename one"
+                )
+            return found
+        # Where the first score stood, and in the order of the file.
+        result: Columns = {}
+        for name in self.source.columns:
+            if name in others:
+                result[name] = others[name]
+            elif name.strip() in classes:
+                result[name] = classes.pop(name.strip())
+            else:
+                result |= classes
+                classes = {}
+        return result
+
+    def _classes(self, probs: npt.NDArray[Any]) -> Columns:
+        if probs.ndim == 1:
+            return {"prob": probs}
+        names = self.source.classes or [str(k) for k in range(probs.shape[1])]
+        return {name: probs[:, k] for k, name in enumerate(names)}
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """A column as an array that needs no pickle."""
+    if isinstance(values, np.ndarray):
+        return values
+    found = np.asarray(values if isinstance(values, list) else values.to_numpy(zero_copy_only=False))
+    return np.array(_texts(values)) if found.dtype.kind == "O" else found
+
+
+def _texts(values: Any) -> list[Any]:
+    """A column as what a .csv can hold."""
+    plain = values if isinstance(values, list) else values.tolist()
+    return ["" if value is None else value for value in plain]
+
+
+def _whole(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels as class indices, where all of them are such."""
+    if labels.dtype.kind in "US":
+        try:
+            return labels.astype(np.int64)
+        except ValueError:
+            return labels
+    return labels
