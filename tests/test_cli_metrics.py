@@ -63,6 +63,49 @@ def test_all_kinds_of_file_give_the_same_numbers(folder):
         assert ("owl" in out) == command[0].endswith(".csv")
 
 
+@pytest.mark.parametrize("kind", ["memory", "streamed", "state"])
+def test_only_the_metrics_asked_for(folder, kind):
+    probs, labels = sample(300, 3)
+    np.savez(folder / "p.npz", probs=probs, labels=labels)
+    write_csv(folder / "p.csv", probs, labels, ["label", "cat", "dog", "owl"])
+    more = {"memory": [], "streamed": ["--max-rows-in-memory", 100], "state": ["--state", "s"]}[kind]
+    written = []
+    for words in (["--metrics", "ece, nll"], ["--metrics", "nll", "--metrics", "ece", "--resamples", 200]):
+        code, out, err = run("evaluate", "p.csv", "--json", "out.json", *words, *more)
+        assert (code, err) == (0, "")
+        assert "Left out" not in out
+        written.append(json.loads((folder / "out.json").read_text()))
+        assert list(written[-1]) == ["nll", "ece"]
+    assert written[0]["nll"]["value"] == written[1]["nll"]["value"]
+    assert written[0]["nll"]["low"] != written[1]["nll"]["low"]
+    for words, message in {
+        ("--metrics", "ecc"): "no metric is called 'ecc'; there are accuracy",
+        ("--resamples", 10): "resamples must be an integer of at least 100, got 10",
+    }.items():
+        code, out, err = run("evaluate", "p.csv", *words, *more)
+        assert (code, out) == (2, "")
+        assert message in err
+    if kind != "memory":
+        code, _, err = run("evaluate", "p.csv", "--metrics", "nll,aurc", *more)
+        assert code == 2
+        assert "aurc needs all samples in memory" in err
+
+
+@pytest.mark.parametrize("most", [1000, 100])
+def test_only_the_differences_asked_for(folder, most):
+    probs, labels = sample(300, 3)
+    for name, values in (("a", probs), ("b", probs**2 / (probs**2).sum(1, keepdims=True))):
+        write_csv(folder / f"{name}.csv", values, labels, ["label", "cat", "dog", "owl"])
+    options = "--json", "out.json", "--resamples", 200, "--max-rows-in-memory", most
+    code, out, err = run("compare", "a.csv", "b.csv", "--metrics", "brier,nll", *options)
+    assert (code, err) == (0, "")
+    assert list(json.loads((folder / "out.json").read_text())) == ["nll", "brier"]
+    assert "corrected for the 2 metrics shown" in out
+    code, _, err = run("compare", "a.csv", "b.csv", "--metrics", "auroc", *options)
+    assert code == (0 if most == 1000 else 2)
+    assert most == 1000 or "auroc of two models is compared in memory only" in err
+
+
 def test_two_classes_in_one_column(folder):
     p, labels = np.array([0.1, 0.7, 0.8, 0.4]), np.array([0, 1, 0, 1])
     write_csv(folder / "two.csv", p[:, None], labels, ["label", "prob"])

@@ -154,6 +154,7 @@ def test_progress_goes_from_zero_to_one(names):
         ({"metrics": ["ecc"]}, "no metric is called 'ecc'; there are accuracy"),
         ({"confidence": 95}, "write 0.95 for 95 %"),
         ({"resamples": 10}, "at least 100"),
+        ({"resamples": 10**9}, "resamples must be at most 10000, got 1000000000; 1000 is usual"),
         ({"classes": ["a"]}, "classes names 1 classes, and probs has 3"),
     ],
 )

@@ -462,6 +462,17 @@ _Positive = Annotated[
 ]
 _Bins = Annotated[int, typer.Option(help="Number of bins.")]
 _Confidence = Annotated[float, typer.Option(help="Level of the intervals.")]
+_Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Only these metrics, with commas between them or given several times: accuracy,nll,ece.",
+        show_default=False,
+    ),
+]
+_Resamples = Annotated[
+    int, typer.Option(help="Number of resamples, at least 100: fewer are faster, more are smoother.")
+]
 _MaxRows = Annotated[
     int,
     typer.Option(metavar="N", help="A .csv or .parquet of more rows is read in batches, in constant memory."),
@@ -477,8 +488,10 @@ def evaluate(
     labels: _Labels = None,
     normalise: _Normalise = False,
     positive: _Positive = None,
+    metrics: _Metrics = None,
     bins: _Bins = 15,
     confidence: _Confidence = 0.95,
+    resamples: _Resamples = 1000,
     json: _Json = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw a reliability diagram (.png, .pdf, .svg).", show_default=False)
@@ -503,12 +516,14 @@ def evaluate(
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
     source = _open(file, labels, reading)
+    wanted = _listed(metrics)
     with _progress("measuring") as on_progress:
         if state is not None or source.num_rows > max_rows_in_memory:
-            from macc.metrics._partial import stream
+            from macc.metrics._partial import check_streamed, stream
 
+            check_streamed(wanted, source.num_classes)
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
-            report = sums.report(confidence=confidence)
+            report = sums.report(confidence=confidence, metrics=wanted, resamples=resamples)
             if state is not None:
                 sums.save(state)
         else:
@@ -519,10 +534,12 @@ def evaluate(
                 loaded.scores,
                 loaded.labels,
                 variance=read_variance(file, loaded),
+                metrics=wanted,
                 classes=loaded.classes,
                 positive=positive,
                 bins=bins,
                 confidence=confidence,
+                resamples=resamples,
                 from_logits=loaded.from_logits,
                 normalise=normalise,
                 on_progress=on_progress,
@@ -535,6 +552,11 @@ def evaluate(
         with write_whole(plot) as output:
             figure.savefig(output, format=kind, dpi=150)
     _say(str(report))
+
+
+def _listed(names: list[str] | None) -> list[str] | None:
+    """Names given several times, or with commas between them."""
+    return None if names is None else [name.strip() for words in names for name in words.split(",")]
 
 
 def _also_write(path: Path | None, result: "Report | Comparison") -> None:
@@ -629,7 +651,7 @@ def check(
         if source.num_rows > max_rows_in_memory:
             from macc.metrics._partial import check_streamed, stream
 
-            check_streamed(list(limits))
+            check_streamed(list(limits), source.num_classes)
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
             report = sums.report(confidence=confidence, metrics=list(limits))
         else:
@@ -667,14 +689,16 @@ def compare(
     labels: _Labels = None,
     normalise: _Normalise = False,
     positive: _Positive = None,
+    metrics: _Metrics = None,
     bins: _Bins = 15,
     confidence: _Confidence = 0.95,
+    resamples: _Resamples = 1000,
     json: _Json = None,
     max_rows_in_memory: _MaxRows = 5_000_000,
 ) -> None:
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
-    from macc import metrics
     from macc._writing import check_outputs
+    from macc.metrics import compare as difference
     from macc.metrics._sources import check_same_files, check_same_samples
 
     check_outputs({"--json": json}, [a, b, labels])
@@ -690,9 +714,11 @@ def compare(
 
             result = stream_comparison(
                 *sources,
+                metrics=_listed(metrics),
                 positive=positive,
                 bins=bins,
                 confidence=confidence,
+                resamples=resamples,
                 normalise=normalise,
                 on_progress=on_progress,
             )
@@ -702,13 +728,15 @@ def compare(
             check_same_samples(sources[0], one, sources[1], two)
             both_logits = one.from_logits and two.from_logits
             scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
-            result = metrics.compare(
+            result = difference(
                 *scores,
                 one.labels,
                 classes=one.classes,
+                metrics=_listed(metrics),
                 positive=positive,
                 bins=bins,
                 confidence=confidence,
+                resamples=resamples,
                 from_logits=both_logits,
                 normalise=normalise,
                 on_progress=on_progress,

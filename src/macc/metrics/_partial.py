@@ -26,17 +26,19 @@ from macc._writing import write_whole
 from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_of_block
 from macc.metrics._compare import Comparison, comparison, paired
 from macc.metrics._inputs import Array, Block, check_bins, predictions
-from macc.metrics._intervals import Deviation, Estimate, Gaps, Ordinary, Sampled, l1, norm_of_gaps
+from macc.metrics._intervals import Deviation, Estimate, Ordinary, Sampled, l1, norm_of_gaps
 from macc.metrics._positive import positive_index
 from macc.metrics._report import (
     ClassRow,
     Positive,
     Report,
     check_confidence,
+    check_names,
+    check_resamples,
     class_names,
     reliability_bins,
 )
-from macc.metrics._resampling import METRICS, errors_of_bins, metrics_of
+from macc.metrics._resampling import METRICS, MeanOfClasses, errors_of_bins, metrics_of
 from macc.metrics._scores import squared_distances
 from macc.metrics._sources import Batch, Source, paired_batches
 from macc.metrics._tables import named, number, thousands
@@ -45,7 +47,6 @@ _GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
 _CLASS_SUMS = 2**22
 _FEWEST_CLASS_GROUPS = 64
-_RESAMPLES = 1000
 _FORMAT = 2
 
 # Fine cells for areas under the ROC curve: 64 an octave of p, or of 1 - p above one half, down to 2^-24.
@@ -224,27 +225,25 @@ class Partial:
         for name in self.sums.keys() - {*_BY_GROUP, *_BY_CLASS_GROUP}:
             self.sums[name] += other.sums[name]
 
-    def report(self, *, confidence: float = 0.95, metrics: Sequence[str] | None = None) -> Report:
+    def report(
+        self, *, confidence: float = 0.95, metrics: Sequence[str] | None = None, resamples: int = 1000
+    ) -> Report:
         """Everything that streams, with intervals; the notes name the rest.
 
         Args:
             confidence: Level of the intervals.
             metrics: Names to measure; all that stream by default.
+            resamples: Number of resamples.
         """
         check_confidence(confidence)
-        wanted = streamed(self.num_classes) if metrics is None else tuple(metrics)
-        check_streamed(wanted)
-        sampled, classwise = self.sampled()
+        wanted = check_streamed(metrics, self.num_classes)
+        sampled, classwise = self.sampled(resamples=resamples, confidence=confidence)
         count = self.num_samples
         labels = self.sums["hits"].sum(1)
         rows = tuple(
-            ClassRow(name, round(n), n / count, total / count, part.estimate(confidence))
-            for name, n, total, part in zip(
-                self.classes,
-                labels.tolist(),
-                self.sums["totals"].tolist(),
-                classwise.per_class(),
-                strict=True,
+            ClassRow(name, round(n), n / count, total / count, estimate)
+            for name, n, total, estimate in zip(
+                self.classes, labels.tolist(), self.sums["totals"].tolist(), classwise, strict=True
             )
         )
         positive = None
@@ -274,14 +273,17 @@ class Partial:
     def _bin_sums(self, name: str) -> TopBins:
         return TopBins(*torch.from_numpy(self.sums[name][:3]))
 
-    def sampled(self) -> tuple[dict[str, Sampled], Gaps]:
-        """Each metric with its resamples, and the class-wise errors."""
+    def sampled(
+        self, *, resamples: int = 1000, confidence: float | None = None
+    ) -> tuple[dict[str, Sampled], list[Estimate]]:
+        """Each metric with its resamples, and the errors of single classes where a level for their intervals is given."""
+        check_resamples(resamples)
         count = self.num_samples
         if count == 0:
             raise ValueError("no samples were seen; there is nothing to report")
         found: dict[str, Sampled] = {}
         scores = torch.from_numpy(self.sums["scores"])
-        draws, samples = _draws(scores[:, 0])
+        draws, samples = _draws(scores[:, 0], resamples)
         for i, name in enumerate(("accuracy", "nll", "brier"), start=1):
             resampled = draws @ scores[:, i] / samples
             value = float(scores[:, i].sum()) / count
@@ -289,38 +291,42 @@ class Partial:
                 value, resampled = math.inf, torch.full_like(resampled, math.inf)
             found[name] = Ordinary(value, resampled)
         found["auroc"] = BinnedArea.of(self.sums["hits"], self.sums["all"])
-        found.update(self._binned("top", draws, samples, count, 1))
+        found.update(self._binned("top", draws, samples, resamples, 1))
         if self.positive is not None:
             # Seeds from 2 on belong to the classes.
-            binned = self._binned("positive", draws, samples, count, 0)
+            binned = self._binned("positive", draws, samples, resamples, 0)
             found |= {f"positive_{name}": binned[name] for name in ("ece", "mce")}
             squares = torch.from_numpy(self.sums["positive_brier"])
             found["positive_brier"] = Ordinary(float(squares.sum()) / count, draws @ squares / samples)
-        classwise = self._classwise(count)
+        classwise = self._classwise(resamples, confidence)
         found["sce"] = classwise.mean()
-        return found, classwise
+        return found, classwise.estimates
 
-    def _binned(self, name: str, draws: Tensor, samples: Tensor, count: int, seed: int) -> dict[str, Sampled]:
+    def _binned(
+        self, name: str, draws: Tensor, samples: Tensor, resamples: int, seed: int
+    ) -> dict[str, Sampled]:
+        count = self.num_samples
         by_group = torch.from_numpy(self.sums[f"{name}_gaps"])
         gaps = by_group.sum(0) / count
         noise = draws @ by_group / samples[:, None] - gaps
-        null = _normal(self.sums[name][3], seed) / count
+        null = _normal(self.sums[name][3], seed, resamples) / count
         return errors_of_bins(self._bin_sums(name), noise, null)
 
-    def _classwise(self, count: int) -> Gaps:
-        draws, samples = _draws(torch.from_numpy(self.sums["class_samples"]))
-        parts = []
+    def _classwise(self, resamples: int, confidence: float | None) -> MeanOfClasses:
+        count = self.num_samples
+        draws, samples = _draws(torch.from_numpy(self.sums["class_samples"]), resamples)
+        errors = MeanOfClasses(confidence)
         # A few classes at a time: draws times bins times classes would be large.
-        step = max(1, 2**22 // (_RESAMPLES * self.bins))
+        step = max(1, 2**22 // (resamples * self.bins))
         for start in range(0, self.num_classes, step):
             some = slice(start, start + step)
             by_group = torch.from_numpy(self.sums["class_gaps"][:, :, some]).transpose(1, 2)
             gaps = by_group.sum(0) / count
             flat = draws @ by_group.reshape(self._class_groups, -1)
             noise = (flat / samples[:, None]).view(-1, *gaps.shape) - gaps
-            null = _normal(self.sums["class_null"][:, some].T, 2 + start) / count
-            parts.append(norm_of_gaps(l1, gaps, noise, null))
-        return Gaps(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
+            null = _normal(self.sums["class_null"][:, some].T, 2 + start, resamples) / count
+            errors.add(norm_of_gaps(l1, gaps, noise, null))
+        return errors
 
     def save(self, path: Path) -> None:
         """Write the state, whole or not at all; :meth:`load` reads it."""
@@ -497,8 +503,10 @@ def stream_comparison(
     b: Source,
     *,
     positive: str | None = None,
+    metrics: Sequence[str] | None = None,
     bins: int = 15,
     confidence: float = 0.95,
+    resamples: int = 1000,
     normalise: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> Comparison:
@@ -508,14 +516,22 @@ def stream_comparison(
         a: Predictions of model A.
         b: Predictions of model B.
         positive: The positive class of two; class 1 by default.
+        metrics: Names to compare; all that can be by default.
         bins: Number of bins.
         confidence: Level of the intervals.
+        resamples: Number of resamples.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
         on_progress: Called with the share of the rows read.
     """
     check_confidence(confidence)
     if a.num_classes != b.num_classes:
         raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
+    check_resamples(resamples)
+    wanted = [name for name in check_streamed(metrics, a.num_classes) if name != "auroc"]
+    if metrics is not None and "auroc" in metrics:
+        raise ValueError(
+            "auroc of two models is compared in memory only; raise --max-rows-in-memory, or leave it out"
+        )
     # The same seed puts each sample into the same group of both, so that resamples of groups are paired.
     one, two = (
         Partial(source.num_classes, bins, classes=source.classes, positive=positive) for source in (a, b)
@@ -525,15 +541,14 @@ def stream_comparison(
         _update(two, b, other, normalise)
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
-    sampled = one.sampled()[0], two.sampled()[0]
-    wanted = [name for name in streamed(one.num_classes) if name != "auroc"]
+    sampled = [part.sampled(resamples=resamples)[0] for part in (one, two)]
     rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
     return comparison(
         rows,
         one.num_samples,
         1,
         confidence,
-        (_left_out(wanted, one.num_classes),),
+        (_left_out(wanted, one.num_classes),) if metrics is None else (),
         None if one.positive is None else one.classes[one.positive],
     )
 
@@ -586,13 +601,17 @@ def streamed(num_classes: int) -> tuple[str, ...]:
     return tuple(name for name in metrics_of(num_classes) if name in STREAMED)
 
 
-def check_streamed(names: Sequence[str]) -> None:
-    """Refuse metrics that cannot be told from sums."""
-    for name in names:
+def check_streamed(metrics: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    """The metrics asked for, all that stream by default; those that cannot be told from sums are refused."""
+    if metrics is None:
+        return streamed(num_classes)
+    wanted = check_names(metrics, num_classes)
+    for name in wanted:
         if name not in STREAMED:
             raise ValueError(
                 f"{name} needs all samples in memory; raise --max-rows-in-memory, or leave it out"
             )
+    return wanted
 
 
 def _left_out(measured: Sequence[str], num_classes: int) -> str:
@@ -600,23 +619,23 @@ def _left_out(measured: Sequence[str], num_classes: int) -> str:
     return f"Left out, because they need all samples in memory: {names}."
 
 
-def _draws(samples: Tensor) -> tuple[Tensor, Tensor]:
+def _draws(samples: Tensor, resamples: int) -> tuple[Tensor, Tensor]:
     """How often each resample holds each group, float64 ``(R, G)``, and how many samples that makes, ``(R,)``.
 
     Where groups are empty, as they are for few samples, so may be resamples of them: those say nothing.
     """
     groups = len(samples)
     random = np.random.default_rng(groups)
-    drawn = random.integers(groups, size=(_RESAMPLES, groups)) + np.arange(_RESAMPLES)[:, None] * groups
-    counts = np.bincount(drawn.ravel(), minlength=_RESAMPLES * groups).reshape(_RESAMPLES, groups)
+    drawn = random.integers(groups, size=(resamples, groups)) + np.arange(resamples)[:, None] * groups
+    counts = np.bincount(drawn.ravel(), minlength=resamples * groups).reshape(resamples, groups)
     draws = torch.from_numpy(counts.astype(np.float64))
     drawn_samples = draws @ samples
     return draws[drawn_samples > 0], drawn_samples[drawn_samples > 0]
 
 
-def _normal(variance: npt.NDArray[np.float64], seed: int) -> Tensor:
+def _normal(variance: npt.NDArray[np.float64], seed: int, resamples: int) -> Tensor:
     """Sums of many labels drawn from their probabilities are normal, with this variance."""
-    drawn = np.random.default_rng([7, seed]).normal(size=(_RESAMPLES, *variance.shape))
+    drawn = np.random.default_rng([7, seed]).normal(size=(resamples, *variance.shape))
     return torch.from_numpy(drawn * np.sqrt(variance))
 
 

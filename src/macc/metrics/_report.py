@@ -31,6 +31,7 @@ from macc.metrics._tables import (
 
 # More classes than this are printed as the worst of them.
 _CLASSES_SHOWN = 10
+_MOST_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -397,9 +398,11 @@ def check_confidence(confidence: float) -> None:
 
 
 def check_resamples(resamples: int) -> None:
-    """Refuse numbers of resamples whose outer quantiles mean nothing."""
+    """Refuse numbers of resamples whose outer quantiles mean nothing, or that would take memory for nothing."""
     if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 100:
         raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
+    if resamples > _MOST_RESAMPLES:
+        raise ValueError(f"resamples must be at most {_MOST_RESAMPLES}, got {resamples}; 1000 is usual")
 
 
 def _certainty(given: Predictions, variance: Array) -> torch.Tensor:
