@@ -42,9 +42,16 @@ def server_programs() -> Path | None:
     return max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
 
 
+class Server:
+    """A PostgreSQL server of our own that can be stopped and started."""
+
+    def __init__(self, address, start, stop):
+        self.address, self.start, self.stop = address, start, stop
+
+
 @pytest.fixture(scope="module")
-def postgresql():
-    """The address of a database of a server of our own, with a password; PostgreSQL does not run as root."""
+def server():
+    """A server of our own, with a password; PostgreSQL does not run as root."""
     programs = server_programs()
     if programs is None:
         pytest.skip("there is no PostgreSQL server here (Debian: apt-get install postgresql)")
@@ -74,13 +81,77 @@ def postgresql():
         initdb, control = str(programs / "initdb"), str(programs / "pg_ctl")
         call(initdb, "-D", data, "-U", "macc", "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync")
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-        call(control, "-D", data, "-w", "-t", "60", "-l", str(folder / "log"), "-o", options, "start")
+
+        def start():
+            call(control, "-D", data, "-w", "-t", "60", "-l", str(folder / "log"), "-o", options, "start")
+
+        def stop():
+            call(control, "-D", data, "-m", "fast", "-w", "stop")
+
+        start()
         try:
-            yield f"postgresql://macc:s3cr3t-word@127.0.0.1:{port}/postgres"
+            yield Server(f"postgresql://macc:s3cr3t-word@127.0.0.1:{port}/postgres", start, stop)
         finally:
             call(control, "-D", data, "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgresql(server):
+    """The address of a database."""
+    return server.address
+
+
+class TestRestarts:
+    """The database goes away in the middle of a training."""
+
+    def worker(self, server, tmp_path, on_epoch):
+        file = tmp_path / "grid.yaml"
+        file.write_text(GRID.replace(f"epochs: {EPOCHS}", "epochs: 2") + f"name: {tmp_path.name}\n")
+        plan = Plan(experiments.load(file), tmp_path / "runs", None)
+        plan.look()
+        told = []
+
+        def tell(event):
+            told.append(event)
+            if [kind for kind, _ in told].count("epoch") == 1 and event[0] == "epoch":
+                on_epoch()
+
+        return plan, told, _work.Worker(plan, tmp_path, server.address, tell, heartbeat=1)
+
+    def test_a_restart_is_no_reason_to_stop(self, server, tmp_path, capfd):
+        def restart():
+            server.stop()
+            time.sleep(2)  # a heart beats while nobody listens
+            server.start()
+
+        plan, told, worker = self.worker(server, tmp_path, restart)
+        worker.run()
+
+        assert not plan.is_open()
+        assert [kind for kind, _ in told].count("done") == 3
+        shown = "".join(capfd.readouterr())
+        assert "Traceback" not in shown
+
+    def test_without_the_database_one_sentence_says_how_to_resume(self, server, tmp_path, monkeypatch, capfd):
+        monkeypatch.setattr(_work, "RECONNECT_SECONDS", (0.01, 0.01))
+        plan, told, worker = self.worker(server, tmp_path, server.stop)
+        try:
+            with pytest.raises(
+                ValueError, match="it did not come back; what is done is kept, and the same"
+            ) as caught:
+                worker.run()
+        finally:
+            server.start()
+
+        assert "\n" not in str(caught.value)
+        assert "s3cr3t-word" not in str(caught.value) + str(told)
+        assert "Traceback" not in "".join(capfd.readouterr())
+        assert [kind for kind, _ in told].count("say") == 2
+        again = _work.Worker(plan, tmp_path, server.address, told.append, heartbeat=1)
+        again.run()
+        assert [kind for kind, _ in told].count("done") == 3
 
 
 def start(file, out, storage, *, hang_after=0):

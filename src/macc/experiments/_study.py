@@ -11,7 +11,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote, unquote, unquote_plus
@@ -42,6 +42,10 @@ _DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {
 
 OnEpoch = Callable[[Mapping[str, Any]], None]
 Train = Callable[[Job, OnEpoch | None], None]
+
+
+class NoDatabaseError(ValueError):
+    """The database of the grids does not answer, or not any more."""
 
 
 class GivenUp(Exception):  # noqa: N818 - no error: the pruner's verdict
@@ -117,8 +121,9 @@ def open_storage(
         heartbeat: Seconds between signs of life; after three of them a worker is dead.
     """
     try:
-        import optuna
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+        from macc.experiments._storage import Storage
     except ImportError:
         raise ValueError("a grid needs Optuna: pip install 'macc-torch[sweep]'") from None
     if "://" not in address:
@@ -126,9 +131,11 @@ def open_storage(
     full = address.replace("postgresql://", "postgresql+psycopg://", 1)
     with _quiet(), locked(folder):
         try:
-            return optuna.storages.RDBStorage(
+            return Storage(
                 full,
-                engine_kwargs={"connect_args": {"timeout": 60}} if full.startswith("sqlite") else {},
+                engine_kwargs={"connect_args": {"timeout": 60}}
+                if full.startswith("sqlite")
+                else {"pool_pre_ping": True},
                 heartbeat_interval=heartbeat,
                 grace_period=3 * heartbeat,
                 heartbeat_stale_trial_callback=_enqueued_again,
@@ -141,14 +148,46 @@ def open_storage(
         except ArgumentError:
             raise ValueError(f"{hidden(address)} is no address of a database") from None
         except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]
-            raise ValueError(f"cannot use {hidden(address)}: {without_secrets(reason, address)}") from None
+            raise NoDatabaseError(f"cannot use {hidden(address)}: {_reason(error, address)}") from None
 
 
 def close_storage(storage: "optuna.storages.RDBStorage") -> None:
-    """Give the connections back."""
-    storage.remove_session()
-    storage.engine.dispose()
+    """Give the connections back, if they still are."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    with suppress(SQLAlchemyError):
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+@contextmanager
+def database_errors(address: str) -> Iterator[None]:
+    """Turn what is raised when a database goes away into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        found = _of_database(error)
+        if found is None:
+            raise
+        raise NoDatabaseError(f"{hidden(address)} does not answer: {_reason(found, address)}") from None
+
+
+def _of_database(error: BaseException) -> Exception | None:
+    """The error of a database behind another one: Optuna stumbles when its report of a failure fails."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, SQLAlchemyError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _reason(error: Exception, address: str) -> str:
+    """The first line of what the driver says."""
+    text = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]
+    return without_secrets(text, address)
 
 
 def _enqueued_again(study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:

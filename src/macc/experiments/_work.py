@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 from macc import training
 from macc.experiments._file import Method
 from macc.experiments._runs import MOMENTS, Case, Job, Plan, fit, mc_name
-from macc.experiments._study import HEARTBEAT_SECONDS, GridStudy, OnEpoch, close_storage, open_storage
+from macc.experiments._study import (
+    HEARTBEAT_SECONDS,
+    GridStudy,
+    NoDatabaseError,
+    OnEpoch,
+    close_storage,
+    database_errors,
+    open_storage,
+)
 from macc.training._files import write_bytes
 from macc.training.runs import locked
 
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
     import optuna
 
 PAUSE_SECONDS = 0.3
+RECONNECT_SECONDS = (1, 2, 5, 10, 20, 30)
+"""How long to wait before each attempt to reach a database again that went away."""
 GOODBYE = "stopped; what is done is kept, and the same command goes on"
 Event = tuple[str, Any]
 Tell = Callable[[Event], None]
@@ -87,6 +97,7 @@ class Worker:
         self.heartbeat, self.failures = heartbeat, failures
         self.studies: dict[tuple[str, str], GridStudy] = {}
         self.storage: optuna.storages.RDBStorage | None = None
+        self.was_connected = False
         self.stop = _Stop()
 
     def run(self) -> None:
@@ -95,8 +106,13 @@ class Worker:
             with self.stop:
                 self._work()
         finally:
-            if self.storage is not None:
-                close_storage(self.storage)
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self.storage is not None:
+            close_storage(self.storage)
+        self.storage = None
+        self.studies.clear()
 
     def _work(self) -> None:
         while True:
@@ -106,9 +122,9 @@ class Worker:
             if not did:
                 self._pause()
 
-    def _pause(self) -> None:
+    def _pause(self, seconds: float = PAUSE_SECONDS) -> None:
         self.stop.check()
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(seconds)
 
     def _round(self) -> tuple[bool, bool]:
         """One look at everything: whether something was done, and whether others are at something."""
@@ -147,12 +163,7 @@ class Worker:
     def _method(self, case: Case, method: Method) -> Iterator[bool]:
         """Try what is open of a method; for each, whether this worker did it."""
         if self.plan.is_searched(method, case) and not self._searched(case, method):
-            study = self.study(case, method)
-            tried = study.work(self._wait_and_train)
-            if not tried and study.done:
-                self._note_searched((case.name, method.title))
-                tried = True
-            yield tried
+            yield self._search(case, method)
             return
         search = self.plan.experiment.search
         some = self.plan.is_searched(method, case) and (search.trials is not None or search.prune)
@@ -160,6 +171,31 @@ class Worker:
         jobs = [] if some else self.plan.open_points(case, method)
         for job in jobs or self.plan.open_repeats(case, method):
             yield self._train(job)
+
+    def _search(self, case: Case, method: Method) -> bool:
+        """Try a point of a grid, reaching the database again where it went away; whether there was one."""
+        waits = iter(RECONNECT_SECONDS)
+        while True:
+            try:
+                with database_errors(self.address):
+                    study = self.study(case, method)
+                    tried = study.work(self._wait_and_train)
+                    if not tried and study.done:
+                        self._note_searched((case.name, method.title))
+                        tried = True
+                    return tried
+            except NoDatabaseError as error:
+                self.was_connected |= self.storage is not None
+                self._disconnect()
+                if not self.was_connected:
+                    raise
+                seconds = next(waits, None)
+                if seconds is None:
+                    raise NoDatabaseError(
+                        f"{error}; it did not come back; what is done is kept, and the same command resumes"
+                    ) from None
+                self.tell(("say", f"{error}; trying again in {seconds} s"))
+                self._pause(seconds)
 
     def study(self, case: Case, method: Method) -> GridStudy:
         """The trials of a method on a data set."""
