@@ -558,22 +558,46 @@ class TestDiagnostics:
         assert found.saturated == 1
         assert "hardly any gradient left" in str(found)
 
-    def test_a_saturated_training_step_warns_once_with_the_cures(self):
-        output = LogitMoments(torch.eye(3), torch.full((3, 3), 9.0))
+    def test_saturation_that_lasts_warns_once_with_the_cures(self):
+        saturated, labels = LogitMoments(torch.eye(3), torch.full((3, 3), 9.0)), torch.tensor([0, 1, 2])
+        ordinary = LogitMoments(torch.eye(3), torch.tensor([[9.0, 9.0, 0.1]] * 3))
         penalty = losses.MACC()
+        for output in [*[saturated] * 24, ordinary, *[saturated] * 24]:
+            penalty(output, labels)  # warnings are errors in these tests
         with pytest.warns(
             UserWarning,
-            match=r"100% of the logit variances.*smaller dropout rate p, a smaller weight or a warm-up",
+            match=r"25 training steps in a row more than 90%.*smaller dropout rate p, a smaller weight or a warm-up",
         ):
-            penalty(output, torch.tensor([0, 1, 2]))
-        penalty(
-            output, torch.tensor([0, 1, 2])
-        )  # warnings are errors in these tests: a second one would raise
-        losses.MACC().eval()(output, torch.tensor([0, 1, 2]))
+            penalty(saturated, labels)
+        for _ in range(60):
+            penalty(saturated, labels)
+            losses.MACC().eval()(saturated, labels)
 
-    def test_half_saturated_does_not_warn(self):
-        variance = torch.tensor([[9.0, 0.1], [0.1, 9.0]])
-        losses.MACC()(LogitMoments(torch.eye(2), variance), torch.tensor([0, 1]))
+    def test_the_recommended_start_on_a_plain_cnn_does_not_warn(self):
+        """Above half of the variances are beyond 4 in many of its steps, and it learns."""
+        from sklearn.datasets import load_digits
+
+        pixels, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
+        images = pixels.float().div(16).reshape(-1, 1, 8, 8)
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()),
+            *(nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
+        )
+        macc.attach(model, p=0.2)
+        criterion = losses.CrossEntropy() + losses.MACC(warmup=116)  # half of 8 epochs of 29 steps
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        shares = []
+        for _ in range(8):
+            for rows in torch.randperm(len(labels)).split(64):
+                optimiser.zero_grad()
+                output = model(images[rows])
+                criterion(output, labels[rows]).backward()
+                optimiser.step()
+                shares.append((output.variance > 4).float().mean().item())
+
+        assert max(shares) > 0.5
+        assert (model.eval()(images).argmax(1) == labels).float().mean() > 0.95
 
 
 def test_focal_without_discount_is_cross_entropy_to_the_last_digits():

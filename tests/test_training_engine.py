@@ -30,11 +30,8 @@ from macc.training.runs import locked, run_hash, run_path
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Few resamples: intervals are not what is tested. MACC's warning is shown by the command line."""
+    """Few resamples: intervals are not what is tested."""
     monkeypatch.setattr("macc.training.fitting.RESAMPLES", 100)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*of the logit variances.*")
-        yield
 
 
 def small(*overrides, loss="CrossEntropy"):

@@ -15,6 +15,11 @@ from macc.losses._terms import BatchPenalty
 # Beyond this uncertainty the slope of tanh is below 1.4e-3: MACC hardly moves it any more.
 SATURATED = 4.0
 
+# Half of the variances beyond it is ordinary in trainings that go well, and single batches go higher. Without effect
+# is a MACC whose variances are nearly all there, step after step.
+NEARLY_ALL = 0.9
+PATIENCE = 25
+
 
 def macc(confidence: Tensor, certainty: Tensor, *, sync: bool = False) -> Tensor:
     """Gap between the batch means of confidence and certainty ``(N, K)``, averaged over classes."""
@@ -61,7 +66,7 @@ class MACC(BatchPenalty):
 
     def __init__(self, *, warmup: int = 0, sync: bool = True) -> None:
         super().__init__(warmup=warmup, sync=sync)
-        self._warned = False
+        self._saturated_steps = 0
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """:func:`macc` of checked moments."""
@@ -107,17 +112,18 @@ class MACC(BatchPenalty):
         )
 
     def _warn_if_saturated(self, moments: LogitMoments) -> None:
-        if self._warned or not (
+        """Warn once when nearly all variances have been where tanh is flat for many training steps in a row."""
+        if self._saturated_steps == PATIENCE or not (
             self.training and torch.is_grad_enabled() and values_readable(moments.variance)
         ):
             return
         share = float((moments.variance > SATURATED).float().mean())
-        if share > 0.5:
-            self._warned = True
+        self._saturated_steps = self._saturated_steps + 1 if share > NEARLY_ALL else 0
+        if self._saturated_steps == PATIENCE:
             warnings.warn(
-                f"{share:.0%} of the logit variances are above {SATURATED:g}, where tanh is flat and MACC hardly "
-                "moves them; use a smaller dropout rate p, a smaller weight or a "
-                f"{'longer ' if self.warmup else ''}warm-up (`MACC(warmup=...)`)",
+                f"in {PATIENCE} training steps in a row more than {NEARLY_ALL:.0%} of the logit variances were above "
+                f"{SATURATED:g}, where tanh is flat: MACC has no effect there; use a smaller dropout rate p, a smaller "
+                f"weight or a {'longer ' if self.warmup else ''}warm-up (`MACC(warmup=...)`)",
                 UserWarning,
                 stacklevel=2,
             )
@@ -145,8 +151,8 @@ class MACCDiagnostics:
     @property
     def sentence(self) -> str:
         """Whether MACC is now raising or lowering the logit scale."""
-        if self.saturated > 0.5:
-            return "MACC has hardly any gradient left: most variances are where tanh is flat."
+        if self.saturated > NEARLY_ALL:
+            return "MACC has hardly any gradient left: nearly all variances are where tanh is flat."
         if abs(self.scale_slope) < 1e-6:
             return "MACC is not moving the logit scale."
         raising = self.scale_slope < 0
