@@ -129,7 +129,7 @@ def test_panels_that_share_their_lines_share_a_legend():
         ),
         (
             "severity",
-            r"has no predictions under levels of shift; make them with `macc predict .* --data digits`$",
+            r"has no predictions under levels of shift; make them with `macc predict .* --on digits`$",
         ),
     ],
 )
@@ -235,15 +235,15 @@ def test_predictions_of_a_run_are_read_as_logits():
 @pytest.mark.parametrize(
     ("dataset", "cure"),
     [
-        ("cifar10", r"`macc predict run --data cifar10_c` or `macc predict run --data cifar10_c_regen`$"),
-        ("digits", r"`macc predict run --data digits`$"),
+        ("cifar10", r"`macc predict run --on cifar10_c` or `macc predict run --on cifar10_c_regen`$"),
+        ("digits", r"`macc predict run --on digits`$"),
         (
             "fashion_mnist",
-            r"no set of `macc data list` has fashion_mnist at levels of shift, .*--data arrays:FILE`$",
+            r"no set of `macc data list` has fashion_mnist at levels of shift, .*--on arrays:FILE`$",
         ),
         (
             "arrays:mine.npz",
-            r"no set of `macc data list` has arrays:mine.npz at levels .*--data arrays:FILE`$",
+            r"no set of `macc data list` has arrays:mine.npz at levels .*--on arrays:FILE`$",
         ),
     ],
 )

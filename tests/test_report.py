@@ -228,7 +228,7 @@ def test_what_stands_between_backticks_is_code(tmp_path):
     text = page.write([plain_run()], tmp_path / "a.html", title="What `<b>` is").read_text()
 
     assert "<h1>What <code>&lt;b&gt;</code> is</h1>" in text
-    assert re.search(r"make them with <code>macc predict \S+ --data digits</code>", text)
+    assert re.search(r"make them with <code>macc predict \S+ --on digits</code>", text)
     assert "`" not in re.sub(r"<(script|style|pre)>.*?</\1>", "", text, flags=re.DOTALL)
 
 

@@ -727,6 +727,15 @@ def test_a_finished_run_is_read_while_another_process_holds_it(tmp_path):
         torch.testing.assert_close(again.state_dict()[name], value)
 
 
+def test_too_little_memory_is_one_sentence(tmp_path):
+    class Greedy(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.empty(2**62 // 4).sum()
+
+    with pytest.raises(ValueError, match="not enough memory for a batch; lower batch_size"):
+        trained(own_recipe(), model=Greedy(6, 3), out=tmp_path)
+
+
 def test_names_on_disk_are_plain():
     recipe = own_recipe(
         dataset="arrays:/tmp/Über Data.npz", model="hf:facebook/deit-tiny", loss="Focal(gamma=2) + MACC"

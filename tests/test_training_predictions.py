@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -33,7 +34,7 @@ def runs(tmp_path_factory):
 
 
 def test_shifted_test_sets_by_the_command(runs):
-    result = run("predict", runs[0].path, "--data", "digits")
+    result = run("predict", runs[0].path, "--on", "digits")
 
     assert result.code == 0, result.err
     assert len(result.out.splitlines()) == 10
@@ -144,7 +145,7 @@ def test_all_rows_of_a_file_without_splits_are_predicted_in_their_order(tmp_path
     trained = training.fit(
         recipes.load("embeddings", loss="CrossEntropy", overrides=settings), out="runs", resamples=100
     )
-    result = run("predict", trained.path, "--data", "arrays:site2.npz")
+    result = run("predict", trained.path, "--on", "arrays:site2.npz")
 
     assert result.code == 0, result.err
     logits, labels = trained.predictions("site2/test")
@@ -155,18 +156,27 @@ def test_all_rows_of_a_file_without_splits_are_predicted_in_their_order(tmp_path
     model.load_state_dict(trained.weights())
     inputs = train.normalisation(torch.from_numpy(given["features"]).float())
     torch.testing.assert_close(logits, model(inputs).detach())
-    again = run("predict", trained.path, "--data", f"arrays:{tmp_path / 'site1.npz'}")
+    again = run("predict", trained.path, "--on", f"arrays:{tmp_path / 'site1.npz'}")
     assert "site1 is what the run was trained on and has no shifted test set" in again.err
 
 
 def test_missing_data_files_are_looked_for_where_root_says(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MACC_OFFLINE", "1")
-    result = run("predict", runs[0].path, "--data", "cifar10_c", "--root", tmp_path)
+    result = run("predict", runs[0].path, "--on", "cifar10_c", "--data", tmp_path)
 
     assert result.code == 2
     assert f"cifar10 is not in {tmp_path} " in result.err
-    assert "say where it is with --root or $MACC_DATA" in result.err
-    assert "--data" not in result.err
+    assert "say where it is with --data or $MACC_DATA" in result.err
+
+
+def test_a_data_set_given_as_the_folder_is_refused(runs):
+    result = run("predict", runs[0].path, "--data", "cifar10_c")
+
+    assert result.code == 2
+    assert (
+        result.err
+        == "macc: `--data` is the folder with data files; the data set to predict is --on cifar10_c\n"
+    )
 
 
 def test_the_mean_of_probabilities(runs, tmp_path):
@@ -296,3 +306,14 @@ def test_recipes_by_the_command():
     assert "loss: CrossEntropy  # --loss" in text
     assert "epochs: 200  # --set epochs=200" in text
     assert json.loads(run("recipe", "schema").out)["title"] == "macc recipe"
+
+
+@pytest.mark.parametrize(("content", "message"), [("[]", "it holds no mapping"), ("{}", "its hash differs")])
+def test_a_changed_environment_is_one_line(runs, tmp_path, content, message):
+    copy = shutil.copytree(runs[0].path, tmp_path / "copy")
+    (copy / "environment.json").write_text(content)
+    result = run("predict", copy)
+
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1

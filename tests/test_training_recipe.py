@@ -47,6 +47,8 @@ def written(tmp_path, text):
         ("epochs", "`--set` takes key=value"),
         ("epochs=[1", "cannot be read"),
         ("self=1", "unknown key 'self'"),
+        ("optimiser={name: adam, lr: 0.1, betas: [0.9, 1]}", "optimiser.betas.1 must be less than 1, got 1"),
+        ("optimiser={name: sgd, lr: 0.1, momentum: 0, nesterov: true}", "optimiser: `nesterov: true` needs"),
         ("sgd=1", "unknown key 'sgd'"),
         ("optimiser.sgd=1", "unknown key 'optimiser.sgd'; there are name, lr"),
         ("head={null: 1}", "a key must be text, got None in head"),

@@ -161,11 +161,12 @@ def train(
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
-    data: Annotated[
+    on: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="A data set whose shifted test sets to predict, as in `macc data list`; all of arrays:PATH or "
-            "folder:PATH where that has no test split."
+            "folder:PATH where that has no test split.",
         ),
     ] = None,
     perturb: Annotated[
@@ -179,19 +180,18 @@ def predict(
         ),
     ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder for the files.")] = None,
-    root: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The folder with data files; else $MACC_DATA.")
+    ] = None,
 ) -> None:
     """Write the logits of a finished run for more data."""
+    from macc import data as datasets
     from macc import training
 
+    if data is not None and not data.exists() and str(data).partition(":")[0] in datasets.known():
+        raise ValueError(f"`--data` is the folder with data files; the data set to predict is --on {data}")
     chosen = training.open_run(run)
-    try:
-        written = training.predict(chosen, data=data, perturb=perturb, moments=moments, out=output, root=root)
-    except ValueError as error:
-        # In all other commands --data is the folder with data files; here it names a data set.
-        raise ValueError(
-            str(error).replace("with --data or $MACC_DATA", "with --root or $MACC_DATA")
-        ) from error
+    written = training.predict(chosen, data=on, perturb=perturb, moments=moments, out=output, root=data)
     _say("\n".join(map(str, written)))
 
 

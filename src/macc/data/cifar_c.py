@@ -50,7 +50,7 @@ def cifar10_c(
 ) -> Splits:
     """CIFAR-10-C: the splits of CIFAR-10, and the shifts ``gaussian_noise-1`` … ``saturate-5``.
 
-    A run trained on ``cifar10`` is evaluated on them by ``macc predict RUN --data cifar10_c``. Pixels stay in their
+    A run trained on ``cifar10`` is evaluated on them by ``macc predict RUN --on cifar10_c``. Pixels stay in their
     files until they are used.
 
     Args:

@@ -83,7 +83,7 @@ class Source:
         if self.run is None:
             return "write `mean` and `variance` into it, as `macc predict --moments` does"
         where = split.partition("/")[0]
-        data = "" if where in ("test", "val") else f" --data {where}"
+        data = "" if where in ("test", "val") else f" --on {where}"
         return f"make them with `macc predict {self.path}{data} --moments`"
 
     def epochs(self, split: str = "test") -> list[tuple[int, Loaded]]:
@@ -130,12 +130,10 @@ class Source:
             if found.levels and each in (name, f"{name}_c", f"{name}_c_regen")
         ]
         if sets:
-            return "make them with " + " or ".join(
-                f"`macc predict {self.path} --data {each}`" for each in sets
-            )
+            return "make them with " + " or ".join(f"`macc predict {self.path} --on {each}`" for each in sets)
         return (
             f"no set of `macc data list` has {name or 'its data'} at levels of shift, so write shifted test samples into a "
-            f"file of your own, as splits called noise-1, noise-2 and so on: `macc predict {self.path} --data arrays:FILE`"
+            f"file of your own, as splits called noise-1, noise-2 and so on: `macc predict {self.path} --on arrays:FILE`"
         )
 
     def history(self) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -74,4 +75,22 @@ def full_disk_explained(folder: Path) -> Iterator[None]:
         raise ValueError(
             f"the disk of {folder} is full ({error.strerror}); nothing that was written is lost: "
             "free some space and give the same command again"
+        ) from error
+
+
+@contextmanager
+def full_memory_explained() -> Iterator[None]:
+    """Too little memory as one sentence that says what needs less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On the CPU torch has no class of its own for it.
+        wanted = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(
+            error
+        )
+        if not wanted:
+            raise
+        raise ValueError(
+            "there is not enough memory for a batch; lower batch_size or eval_batch_size, raise accumulate, or lower "
+            "image_size or head.samples"
         ) from error

@@ -26,7 +26,13 @@ from macc.data import Part, Splits
 from macc.data._splits import Kind, vocabulary
 from macc.training import checkpoints, engine, frozen
 from macc.training import recipe as recipes
-from macc.training._files import full_disk_explained, write_bytes, write_json, write_tensors
+from macc.training._files import (
+    full_disk_explained,
+    full_memory_explained,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 from macc.training._interrupts import Interrupted, StopRequest
 from macc.training._randomness import kept_generators, seed_everything
 from macc.training.engine import Learner
@@ -129,6 +135,7 @@ def fit(
     with ExitStack() as stack:
         stack.enter_context(kept_generators())
         stack.enter_context(full_disk_explained(run.path))
+        stack.enter_context(full_memory_explained())
         stop = stack.enter_context(StopRequest())
         if show:
             stack.enter_context(_warnings_shown(display))

@@ -14,7 +14,7 @@ from macc import data as datasets
 from macc import heads
 from macc.data import Part, Splits
 from macc.training import checkpoints, engine
-from macc.training._files import full_disk_explained, write_arrays
+from macc.training._files import full_disk_explained, full_memory_explained, write_arrays
 from macc.training._randomness import derived_seed, kept_generators, seed_everything
 from macc.training.fitting import Tensors, build_model, splits_for, with_head
 from macc.training.recipe import Recipe, Subset
@@ -74,7 +74,7 @@ def predict(
         if trained_on is not None:
             raise
         raise ValueError(f"{error} (data of your own are given as `trained_on`)") from error
-    if run.environment["data_sha256"] != own.digest():
+    if run.environment.get("data_sha256") != own.digest():
         raise ValueError(
             f"{recipe.dataset} is not what {run.path} was trained on: its hash differs; give the folder with the "
             "same files, or train again"
@@ -97,7 +97,7 @@ def predict(
         write_arrays(path, {key: value.numpy() for key, value in arrays.items()})
         written.append(path)
 
-    with kept_generators(), full_disk_explained(folder):
+    with kept_generators(), full_disk_explained(folder), full_memory_explained():
         if passes is not None:
             seed_everything(recipe.seed, "passes", passes)
             logits = _averaged(network, own, size, device, passes)

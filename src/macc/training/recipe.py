@@ -30,6 +30,7 @@ Scale = Literal["smoke", "cpu", "full"]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 DROPOUT = 0.2
@@ -44,7 +45,7 @@ class _Values(BaseModel):
 class Head(_Values):
     """The MC-dropout head put onto the classifier; see :func:`macc.attach`."""
 
-    p: Annotated[float, Field(ge=0, lt=1)] = DROPOUT
+    p: BelowOne = DROPOUT
     samples: Count = 10
     estimator: Literal["sampled", "analytic"] = "sampled"
 
@@ -66,13 +67,19 @@ class SGD(_Values):
     weight_decay: NotNegative = 0.0
     nesterov: bool = False
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("`nesterov: true` needs a momentum above 0, got 0")
+        return self
+
 
 class Adam(_Values):
     """Adam; weight decay is L2."""
 
     name: Literal["adam"]
     lr: Positive
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
 
 
@@ -81,7 +88,7 @@ class AdamW(_Values):
 
     name: Literal["adamw"]
     lr: Positive
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.01
 
 

@@ -85,12 +85,12 @@ class Run:
     @property
     def metrics(self) -> dict[str, Any]:
         """``{split: {metric: {value, low, high}}}``."""
-        return dict(self._json("metrics.json"))
+        return self._json("metrics.json")
 
     @property
     def environment(self) -> dict[str, Any]:
         """Versions, hardware and hashes of the first start."""
-        return dict(self._json("environment.json"))
+        return self._json("environment.json")
 
     def predictions(self, name: str) -> tuple[Tensor, Tensor]:
         """Logits ``(N, K)`` and labels ``(N,)`` of a split, for example ``"test"`` or ``"digits/noise-3"``."""
@@ -122,14 +122,17 @@ class Run:
         write_arrays(path, {key: value.numpy() for key, value in arrays.items()})
         return path
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
         try:
-            return json.loads(path.read_text())
+            found = json.loads(path.read_text())
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}; is {self.path} a finished run?") from None
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is damaged ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} is damaged (it holds no mapping)")
+        return found
 
 
 def open_run(path: str | Path) -> Run:
