@@ -309,6 +309,36 @@ class TestOwnComparison:
         assert sorted(folder.rglob("*")) == before
 
 
+def test_a_dry_run_without_data_counts_and_names_every_missing_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("MACC_OFFLINE", "1")
+    text = _run.dry_run(experiments.load("table1"), out=tmp_path / "runs", root=tmp_path / "data")
+    lines = text.splitlines()
+    names = [row.name for row in experiments.load("table1").datasets]
+
+    assert [line.split(":")[0].strip() for line in lines[1:7]] == names
+    assert lines[1].startswith(
+        "  CIFAR10: at most 146 trainings of 160 epochs of 45 000 training samples; how long"
+    )
+    assert [name for name in names if f"  {name} is left out: " in text] == names
+    assert lines[-1].endswith("trainings, 0 done; how long is unknown without data")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_with_some_of_the_data_estimates_those(tmp_path, monkeypatch):
+    monkeypatch.setenv("MACC_OFFLINE", "1")
+    rows = [{"name": "here", "recipe": "digits"}, {"name": "missing", "recipe": "svhn"}]
+    experiment = experiments.Experiment(
+        name="x", datasets=rows, methods=["CrossEntropy"], seeds=1, scale="smoke"
+    )
+    lines = _run.dry_run(experiment, out=tmp_path / "runs", root=tmp_path / "data").splitlines()
+
+    assert "an epoch takes about" in lines[1]
+    assert lines[2].startswith("  missing: at most 1 training of ")
+    assert lines[3].startswith("  missing is left out: recipe svhn: dataset: svhn is not in ")
+    assert lines[-1].startswith("at most 2 trainings, 0 done; about ")
+    assert " by one worker without 1 missing data set (" in lines[-1]
+
+
 class TestFailures:
     """A learning rate with which every training ends at once, in two methods that are one run."""
 

@@ -4,11 +4,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 
 import torch
 
+from macc.data import MissingFilesError
 from macc.experiments import _file, _tables
 from macc.experiments._curves import curves
 from macc.experiments._file import Experiment
@@ -153,14 +155,19 @@ def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | PathLike[str] | None) -> str:
-    """What an experiment would take: trainings, those that are done, and an estimate from a timed epoch."""
+    """What an experiment would take: trainings, those that are done, and an estimate from a timed epoch.
+
+    Of data sets that are missing it says how many trainings and training samples there would be, and no time.
+    """
     plan = Plan(experiment, Path(out), root)
-    plan.look()
+    with suppress(MissingFilesError):  # where every set is missing, there is still a plan
+        plan.look()
     lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
-    if plan.cases and not plan.is_open():
+    missing = [row for row in experiment.datasets if row.name not in [case.name for case in plan.cases]]
+    left_out = [f"  {text}" for text in plan.left_out]
+    if plan.cases and not missing and not plan.is_open():
         done = sum(map(plan.finished, plan.cases))
-        lines += [*(f"  {text}" for text in plan.left_out), f"all is done: {_many(done, 'training')}"]
-        return "\n".join(lines)
+        return "\n".join([*lines, *left_out, f"all is done: {_many(done, 'training')}"])
     total = 0.0
     count = done = 0
     for case in plan.cases:
@@ -174,11 +181,22 @@ def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | Pat
             f"  {case.name}: at most {_many(wanted, 'training')} of {_many(recipe.epochs, 'epoch')}, {there} done; "
             f"an epoch takes about {_short(each)}, what is left about {duration(left)}"
         )
-    lines += [f"  {text}" for text in plan.left_out]
-    lines.append(
-        f"at most {_many(count, 'training')}, {done} done; about {duration(total)} by one worker "
-        "(from an epoch of each recipe, timed; validation and tests make it longer, simpler losses shorter)"
+    for row in missing:
+        wanted, (recipe, samples) = experiment.trainings([row]), plan.without_data(row)
+        count += wanted
+        size = "an unknown number of" if samples is None else f"{samples:,}".replace(",", " ")
+        lines.append(
+            f"  {row.name}: at most {_many(wanted, 'training')} of {_many(recipe.epochs, 'epoch')} of {size} "
+            "training samples; how long is unknown, because its files are missing"
+        )
+    lines += left_out
+    took = f"about {duration(total)} by one worker" if plan.cases else "how long is unknown without data"
+    if plan.cases and missing:
+        took += f" without {_many(len(missing), 'missing data set')}"
+    how = (
+        " (from an epoch of each recipe, timed; validation and tests make it longer, simpler losses shorter)"
     )
+    lines.append(f"at most {_many(count, 'training')}, {done} done; {took}{how if plan.cases else ''}")
     return "\n".join(lines)
 
 

@@ -244,6 +244,13 @@ class Plan:
             self.left_out.append(text)
         return None
 
+    def without_data(self, row: Row) -> tuple[Recipe, int | None]:
+        """The first recipe of a data set whose files are missing, and how many samples it trains on, if that is known."""
+        recipe = self._base(row.recipe[0], {**self.experiment.settings, **row.settings})
+        known = datasets.known().get(recipe.dataset)
+        sizes = None if known is None else known.sizes
+        return recipe, recipe.subset.train or (None if sizes is None else sizes[0])
+
     def case(self, name: str) -> Case:
         """A case by what tables call it."""
         return next(case for case in self.cases if case.name == name)
