@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import macc
 import reference
-from macc import LogitMoments, MCDropout, MCDropoutLinear, heads
+from macc import LogitMoments, MCDropout, MCDropoutLinear
+from macc.heads import _moments
 
 
 def features(rows=4, width=16, seed=0, dtype=torch.float64):
@@ -35,13 +36,13 @@ class TestSampled:
     def test_is_the_paper_on_the_masks_that_were_drawn(self, monkeypatch):
         layer, x = head(p=0.3, samples=6), features()
         drawn = []
-        plain = heads._dropped
+        plain = _moments.dropped
 
         def spy(*args):
             drawn.append(plain(*args))
             return drawn[-1]
 
-        monkeypatch.setattr(heads, "_dropped", spy)
+        monkeypatch.setattr(_moments, "dropped", spy)
         output = layer(x)
         (dropped,) = drawn
         masks = (dropped != 0).double()
@@ -58,7 +59,7 @@ class TestSampled:
     @pytest.mark.parametrize("p", [0.001, 0.2, 0.5, 0.9])
     def test_units_are_dropped_at_the_rate_and_the_mean_is_kept(self, p):
         torch.manual_seed(0)
-        dropped = heads._dropped(torch.ones(1001, 101, dtype=torch.float64), p, 10)
+        dropped = _moments.dropped(torch.ones(1001, 101, dtype=torch.float64), p, 10)
         units = dropped.numel()
 
         assert (dropped == 0).sum() == pytest.approx(
@@ -288,7 +289,7 @@ class TestBigBatches:
     def test_chunks_give_the_same_distribution_and_the_gradient_of_the_masks_they_drew(self, monkeypatch):
         """Each chunk is a call of its own; drawing again in the backward pass must give the same masks."""
         layer, x = head(p=0.3, samples=5), features(rows=10)
-        monkeypatch.setattr(heads, "MASK_BYTES", 3 * 5 * 16 * 8)  # three rows a chunk
+        monkeypatch.setattr(_moments, "MASK_BYTES", 3 * 5 * 16 * 8)  # three rows a chunk
         x_chunked = x.clone().requires_grad_()
         torch.manual_seed(7)
         chunked = layer(x_chunked)
@@ -296,7 +297,7 @@ class TestBigBatches:
         chunked_grads = [x_chunked.grad, layer.weight.grad.clone(), layer.bias.grad.clone()]
         layer.zero_grad()
 
-        monkeypatch.setattr(heads, "MASK_BYTES", 2**30)
+        monkeypatch.setattr(_moments, "MASK_BYTES", 2**30)
         x_whole = x.clone().requires_grad_()
         torch.manual_seed(7)
         parts = [layer(rows) for rows in x_whole.split(3)]
@@ -401,7 +402,7 @@ class TestTools:
 
         grads = torch.func.grad(loss)(other)
         assert grads["weight"].shape == (3, 16)
-        monkeypatch.setattr(heads, "MASK_BYTES", 10 * 16 * 8)  # a transform cannot recompute chunks
+        monkeypatch.setattr(_moments, "MASK_BYTES", 10 * 16 * 8)  # a transform cannot recompute chunks
         layer.estimator = "sampled"
         assert torch.func.grad(loss)(other)["weight"].shape == (3, 16)
 
@@ -409,7 +410,7 @@ class TestTools:
         leaves = {name: value.requires_grad_() for name, value in other.items()}
         grads = []
         for size in (10 * 16 * 8, 2**30):
-            monkeypatch.setattr(heads, "MASK_BYTES", size)
+            monkeypatch.setattr(_moments, "MASK_BYTES", size)
             torch.manual_seed(0)
             rows = (
                 [torch.func.functional_call(layer, leaves, (row,)) for row in x.split(1)]

@@ -1,0 +1,399 @@
+"""Putting a head into a model someone already has, taking it out again, and asking the model for moments."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from macc.heads._modules import Estimator, Head, MCDropout, MCDropoutLinear, check_knobs, needs_two
+from macc.heads._moments import LogitMoments, at_least_float32, moments_over_samples
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+HEAD_NAMES = ("fc", "head", "classifier", "score", "out_proj", "logits", "out")
+
+
+def attach(
+    model: ModelT,
+    *,
+    p: float = 0.2,
+    samples: int = 10,
+    estimator: Estimator = "sampled",
+    layer: str | None = None,
+    example: Any = None,
+) -> ModelT:
+    """Replace the classifier's last linear layer by an :class:`MCDropoutLinear`, in place.
+
+    With ``example``, one forward pass in evaluation mode finds the layer whose output *is* the
+    model's output. Without it, the last linear layer is taken if its name says that it is the
+    classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
+    an ``nn.Sequential``, unless a layer outside its block has such a name too. ``layer`` names it outright.
+
+    A dropout layer registered right before the classifier is reported as a warning: features would be
+    dropped twice.
+
+    Args:
+        model: Any classifier that ends in a linear layer. Attach before compiling it or wrapping it
+            for distributed training. A transformers model is then called without ``labels=``.
+        p: Dropout rate in ``[0, 1)``.
+        samples: Number of masks; 1 is ordinary dropout.
+        estimator: ``"sampled"`` (the paper's) or ``"analytic"`` (its limit in closed form).
+        layer: Dotted name of the layer, as in ``model.named_modules()``.
+        example: A batch: what ``model`` is called with; a dict is passed as keywords, a tuple as arguments.
+
+    Returns:
+        The same model; where the model *is* a linear layer, a new head that shares its parameters.
+
+    Example:
+        >>> from torch import nn
+        >>> model = attach(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), p=0.3)
+        >>> model[2]
+        MCDropoutLinear(in_features=8, out_features=3, bias=True, p=0.3, samples=10, estimator='sampled')
+    """
+    check_knobs(p, samples, estimator)
+    _refuse_wrapped(model)
+    heads = [name for name, module in model.named_modules() if isinstance(module, Head)]
+    if heads:
+        where = (
+            f"already has an MC-dropout head at '{heads[0]}'" if heads[0] else "is an MC-dropout head already"
+        )
+        raise ValueError(f"the model {where}; call `macc.detach(model)` first")
+    name = find_classifier(model, layer, example)
+    linear = cast("nn.Linear", model.get_submodule(name))
+    _refuse_layer(linear, name)
+    _refuse_owner(model.get_submodule(name.rpartition(".")[0]), name)
+    head = MCDropoutLinear.from_linear(linear, p=p, samples=samples, estimator=estimator)
+    _report_dropout_before(model, name)
+    return _replace(model, linear, head)
+
+
+def detach(model: ModelT) -> ModelT:
+    """Undo :func:`attach`: put a plain layer with the same parameters back, in place.
+
+    Returns:
+        The same model; where the model *is* a head, the plain layer.
+
+    Example:
+        >>> from torch import nn
+        >>> model = detach(attach(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))))
+        >>> model[2]
+        Linear(in_features=8, out_features=3, bias=True)
+    """
+    head = _only_head(model)
+    if isinstance(head, MCDropout):
+        return _replace(model, head, head.module)
+    if "weight" not in head._parameters:
+        raise ValueError(
+            "the weight of the head is computed from other parameters (a parametrisation, weight norm or "
+            "pruning); remove that before detaching"
+        )
+    return _replace(model, head, head.to_linear())
+
+
+def moments(
+    model: nn.Module, x: Any, *, samples: int | None = None, estimator: Estimator | None = None
+) -> LogitMoments:
+    """Mean and variance of the logits in evaluation mode: one pass through the body of the model.
+
+    Batch norm uses its running statistics and other dropout is off, whatever mode the model is in;
+    every module's mode is as it was afterwards.
+
+    Args:
+        model: A model with an MC-dropout head.
+        x: A batch, as for ``attach(example=...)``.
+        samples: Number of masks in place of the head's own.
+        estimator: Estimator in place of the head's own.
+
+    Returns:
+        Two ``(N, K)`` tensors; ``.certainty`` is the paper's ``1 - tanh(variance)``, which does not rank right above
+        wrong predictions; ``.separation`` and ``.probs`` do.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> model = attach(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+        >>> tuple(moments(model, torch.ones(5, 4)).certainty.shape)
+        (5, 3)
+    """
+    head = _only_head(model)
+    seen: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(args[0] if args else next(iter(kwargs.values())))
+
+    handle = head.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        # A compiled model does not notice a hook that came after compiling.
+        with _evaluating(model), torch.compiler.set_stance("force_eager"):
+            _call(model, x)
+            if len(seen) != 1:
+                raise ValueError(
+                    f"the model's forward pass calls its MC-dropout head {len(seen)} times and not once; "
+                    "call `.moments(features)` on the head itself"
+                )
+            return head.moments(seen[0], samples=samples, estimator=estimator)
+    finally:
+        handle.remove()
+
+
+def conventional_moments(model: nn.Module, x: Any, samples: int = 10) -> LogitMoments:
+    """Moments from ``samples`` passes through the whole network, one dropout mask each.
+
+    The conventional way that the paper compares its efficient one with; the rest of the model runs in
+    the mode it is in. Use :func:`moments` for anything but that comparison.
+
+    Args:
+        model: A model with an MC-dropout head whose output is its logits.
+        x: A batch, as for ``attach(example=...)``.
+        samples: Number of passes, at least 2.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> model = attach(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+        >>> tuple(conventional_moments(model, torch.ones(5, 4), samples=3).variance.shape)
+        (5, 3)
+    """
+    needs_two(samples)
+    head = _only_head(model)
+    kept = head.samples, head.training
+    head.samples, head.training = 1, True
+    try:
+        logits = torch.stack([cast("Tensor", logits_in(_call(model, x))) for _ in range(samples)])
+    finally:
+        head.samples, head.training = kept
+    return moments_over_samples(at_least_float32(logits))
+
+
+def _call(model: nn.Module, x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return model(**x)
+    if isinstance(x, tuple):
+        return model(*x)
+    return model(x)
+
+
+def logits_in(output: Any) -> Tensor | LogitMoments:
+    """The logits in what a model returns: the output itself, its ``logits``, or its first entry.
+
+    Args:
+        output: Logits or moments, an object or a mapping with ``logits`` (transformers), or a tuple that begins
+            with them (auxiliary classifiers).
+
+    Example:
+        >>> import torch
+        >>> logits_in({"logits": torch.zeros(1, 2), "features": torch.zeros(1, 8)})
+        tensor([[0., 0.]])
+    """
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif isinstance(output, tuple | list) and not isinstance(output, LogitMoments):
+        found = getattr(output, "logits", output[0] if output else None)
+    elif not isinstance(output, Tensor | LogitMoments):
+        found = getattr(output, "logits", None)
+    if isinstance(found, Tensor | LogitMoments):
+        return found
+    raise ValueError(
+        f"the model returned a {type(output).__name__} without logits; it must return logits (N, K), an object or a "
+        "dict with `logits`, or a tuple that begins with them"
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _only_head(model: nn.Module) -> Head:
+    heads = {name: module for name, module in model.named_modules() if isinstance(module, Head)}
+    if not heads:
+        raise ValueError("the model has no MC-dropout head; call `macc.attach(model)` first")
+    if len(heads) > 1:
+        raise ValueError(
+            f"the model has {len(heads)} MC-dropout heads ({', '.join(heads)}); "
+            "use the one you mean by itself: its `.moments(features)`, its `.to_linear()`"
+        )
+    return next(iter(heads.values()))
+
+
+def _replace(model: ModelT, old: nn.Module, new: nn.Module) -> ModelT:
+    """Put ``new`` wherever ``old`` is registered: one layer may stand under several names."""
+    if old is model:
+        return cast("ModelT", new)
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is old:
+                setattr(parent, name, new)
+    return model
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    kinds = {base.__name__ for base in type(model).__mro__}
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(
+            "a scripted or traced model cannot be changed; attach to the Python model it was made from"
+        )
+    if "OptimizedModule" in kinds or getattr(model, "_compiled_call_impl", None) is not None:
+        raise ValueError("the model is compiled; attach first: `torch.compile(macc.attach(model))`")
+    for wrapper in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
+        if wrapper in kinds:
+            raise ValueError(
+                f"the model is wrapped in {wrapper}; attach first: `{wrapper}(macc.attach(model))`"
+            )
+    if "FSDPModule" in kinds:
+        raise ValueError("the model is sharded; attach first: `fully_shard(macc.attach(model))`")
+    if "forward" in vars(model):
+        raise ValueError(
+            "the model's `forward` was replaced, as accelerate's `prepare` does; attach to the model before that"
+        )
+
+
+def _refuse_layer(layer: nn.Module, name: str) -> None:
+    where = f"the layer '{name}'" if name else "the model"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        raise ValueError(
+            f"{where} is lazy and has no shape yet; run one batch through the model before attaching"
+        )
+    # Parametrisations, weight norm, spectral norm and pruning all compute `weight` from something else.
+    if "weight" not in layer._parameters:
+        raise ValueError(
+            f"the weight of {where} is computed from other parameters "
+            "(a parametrisation, weight norm or pruning); remove that first, "
+            "or wrap the layer yourself: `macc.MCDropout(layer)`"
+        )
+    if type(layer) is not nn.Linear:
+        raise ValueError(
+            f"{where} is a {type(layer).__name__}, not an nn.Linear, and may compute something else; "
+            "wrap it yourself: `macc.MCDropout(layer)`"
+        )
+    if layer.out_features < 2:
+        raise ValueError(
+            f"{where} has {layer.out_features} output and so no class-wise confidence; "
+            "use two outputs, one per class, and class indices as labels"
+        )
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    if any(hooks) or "forward" in vars(layer):
+        raise ValueError(
+            f"{where} has hooks that replacing it would lose; remove them, attach, and add them again"
+        )
+
+
+def _refuse_owner(owner: nn.Module, name: str) -> None:
+    if name.rpartition(".")[2] == "score" and type(owner).__module__.startswith("transformers."):
+        raise ValueError(
+            f"{type(owner).__name__} applies '{name}' to every token and goes on computing with the logits; "
+            "pool the hidden states in a module of your own and end it in an nn.Linear, then attach to that"
+        )
+
+
+def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
+    """Dotted name of the linear layer that gives the logits; empty where the model is that layer."""
+    if isinstance(model, nn.Linear):
+        if layer:
+            raise ValueError(
+                f"the model is itself a linear layer and has none called '{layer}'; leave `layer` out"
+            )
+        return ""
+    # nn.MultiheadAttention reads the weight of its output projection and never calls it as a layer.
+    projection = nn.modules.linear.NonDynamicallyQuantizableLinear
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not isinstance(module, projection)
+    }
+    if not linears:
+        raise ValueError(
+            "the model has no nn.Linear layer; "
+            "put `macc.MCDropout(head)` around the part that maps features to logits"
+        )
+    if layer is not None:
+        if layer not in linears:
+            raise ValueError(f"the model has no linear layer called '{layer}'; {_candidates(linears)}")
+        found = layer if example is None else _find_by_example(model, linears, example)
+        if found != layer:
+            raise ValueError(
+                f"the output of the model is that of '{found}' and not of '{layer}'; leave one out"
+            )
+        return layer
+    if example is not None:
+        return _find_by_example(model, linears, example)
+    last: str = list(linears)[-1]
+    parent_name, _, own_name = last.rpartition(".")
+    parent = model.get_submodule(parent_name)
+    # Layers of these names are common inside blocks; one around the block may well be the classifier.
+    around = [name.rpartition(".")[0] for name in _named_as_heads(linears) if name != last]
+    around = [owner for owner in around if f"{parent_name}.".startswith(f"{owner}." if owner else "")]
+    if own_name in HEAD_NAMES and all(owner == parent_name for owner in around):
+        return last
+    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not around:
+        return last
+    raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
+
+
+def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: Any) -> str:
+    outputs: dict[str, Any] = {}
+    handles = [
+        module.register_forward_hook(
+            lambda _module, _inputs, output, name=name: outputs.update({name: output})
+        )
+        for name, module in linears.items()
+    ]
+    try:
+        with _evaluating(model), torch.no_grad():
+            logits = logits_in(_call(model, example))
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, output in outputs.items():
+        if output is logits:
+            return name
+    last = f"'{list(outputs)[-1]}'" if outputs else "any linear layer"
+    raise ValueError(
+        f"no linear layer's output is the model's output: the forward pass goes on computing after {last} "
+        "(a softmax, a pooling over tokens, a mean of two heads, ...); "
+        "return the logits of one linear layer as they are, then attach"
+    )
+
+
+def _named_as_heads(linears: Mapping[str, nn.Linear]) -> list[str]:
+    """The layers whose own name is that of a classifier, the outermost first."""
+    found = [name for name in linears if name.rpartition(".")[2] in HEAD_NAMES]
+    return sorted(found, key=lambda name: name.count("."))
+
+
+def _candidates(linears: Mapping[str, nn.Linear]) -> str:
+    likely = dict.fromkeys([*_named_as_heads(linears)[:4], *reversed(linears)])
+    names = list(likely)[:8]
+    shown = [f"'{name}' ({linears[name].in_features} -> {linears[name].out_features})" for name in names]
+    return (
+        f"linear layers: {', '.join(shown)}; "
+        f"settle it with `macc.attach(model, layer='{names[0]}')` "
+        "or `macc.attach(model, example=batch)`"
+    )
+
+
+def _report_dropout_before(model: nn.Module, name: str) -> None:
+    parent_name, _, own_name = name.rpartition(".")
+    before: nn.Module | None = None
+    if name:
+        for child_name, child in model.get_submodule(parent_name).named_children():
+            if child_name == own_name:
+                break
+            before = child
+    if isinstance(before, nn.modules.dropout._DropoutNd) and before.p > 0:
+        warnings.warn(
+            f"a Dropout(p={before.p}) is registered right before '{name}': in training the features may be "
+            "dropped twice, by it and by the MC-dropout head; set its `p` to 0 to follow the paper",
+            UserWarning,
+            stacklevel=3,
+        )
