@@ -32,7 +32,7 @@ _ADDRESS = re.compile(
     r"(?:(?P<user>[^:/?@]*)(?::(?P<password>[^/?@]*))?@)?"
     r"(?P<place>(?:\[[0-9a-fA-F:.]*\]|[^:/?@\[]*)(?::\d*)?)(?P<database>/[^?@:]*)?(?:\?(?P<query>[^@]*))?"
 )
-"""What follows ``://`` in an address that can be read in one way only, so that its sole ``@`` ends the password."""
+"""The rest of an address, after its kind and slashes, that can be read in one way only, so that its sole ``@`` ends the password."""
 _SECRET = re.compile("pass|secret|token|key|cred", re.IGNORECASE)
 _DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {
     "accuracy": "maximize",

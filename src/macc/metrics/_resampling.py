@@ -138,7 +138,7 @@ class Resampling:
 
     @cached_property
     def drawn(self) -> Tensor:
-        """How many samples each resample holds, ``(R,)``: groups differ in size by one sample."""
+        """How many samples each resample holds, ``(R,)``, because groups differ in size by one sample."""
         groups, counts = self.groups
         return counts @ torch.bincount(groups, minlength=counts.shape[1]).double()
 
