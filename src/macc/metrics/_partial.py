@@ -114,7 +114,7 @@ class Partial:
         self.classes = class_names(classes, num_classes)
         self.positive = positive_index(positive, self.classes)
         self._random = np.random.default_rng(seed)
-        self.sums = {
+        self.sums: dict[str, Any] = {
             name: np.zeros(shape)
             for name, shape in _shapes(num_classes, bins, positive=self.positive is not None).items()
         }

@@ -122,7 +122,9 @@ class Resampling:
         """Yield ``(R, N)`` counts, how often each resample holds each sample, a few resamples at a time."""
         if self.grouped:
             groups, counts = self.groups
-            yield from (part[:, groups] for part in counts.split(max(1, _CHUNK_ELEMENTS // self.num_samples)))
+            yield from (
+                part[:, groups] for part in torch.split(counts, max(1, _CHUNK_ELEMENTS // self.num_samples))
+            )
         else:
             yield from self._counts(self.num_samples, self._generator(0))
 
@@ -358,7 +360,7 @@ class TopCells:
         ordered = confidence.sort().values
         cuts = torch.arange(1, _CELLS) * len(ordered) // _CELLS
         grid = (torch.arange(_GRID, dtype=torch.float64) + 0.5) / _GRID
-        edges = torch.cat([inner_edges(self._bins, ordered.device), grid, ordered[cuts]]).unique()
+        edges = torch.cat([inner_edges(self._bins, ordered.device), grid, ordered[cuts]]).sort().values
         cell = torch.bucketize(confidence, edges)
         filled = torch.bincount(cell, minlength=len(edges) + 1) > 0
         return (filled.cumsum(0) - 1)[cell]
@@ -413,7 +415,7 @@ class TopCells:
         """Yield residuals of the cells in some resamples less those seen, as shares of all samples, ``(R, C)``."""
         if self._resampling.grouped:
             by_group = self._by_group(self._top.correct - self._top.confidence)
-            parts = zip(self._group_counts(), self._resampling.drawn.split(self._step), strict=True)
+            parts = zip(self._group_counts(), torch.split(self._resampling.drawn, self._step), strict=True)
             for counts, drawn in parts:
                 yield counts @ by_group / drawn[:, None] - self.residuals
         else:
@@ -435,7 +437,7 @@ class TopCells:
         return max(1, _CHUNK_ELEMENTS // len(self.samples))
 
     def _group_counts(self) -> Iterator[Tensor]:
-        return iter(self._resampling.groups[1].split(self._step))
+        return iter(torch.split(self._resampling.groups[1], self._step))
 
     def _sums(self, values: Tensor) -> Tensor:
         return torch.bincount(self._cell, values) if self._resampling.grouped else values[self._order]
