@@ -10,6 +10,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from macc import metrics, posthoc
 from macc.posthoc._base import methods
@@ -86,6 +87,50 @@ def test_json_holds_all_of_it(name, tmp_path):
     np.testing.assert_array_equal(again(logits), fitted(logits))
     assert copy.deepcopy(fitted).to_dict() == fitted.to_dict()
     assert pickle.loads(pickle.dumps(fitted)).to_dict() == fitted.to_dict()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ends_a_network(name, tmp_path):
+    """``nn.Sequential(model, calibrator.module())``: the same probabilities, moved, saved, loaded and exported."""
+    logits, labels = data(classes=classes_of(name))
+    logits, labels = logits[labels != 1], labels[labels != 1]  # a class that is only tempered
+    fitted = fit(name, logits, labels)
+    first = nn.Linear(classes_of(name), classes_of(name), bias=False).double()
+    nn.init.eye_(first.weight)
+    network = nn.Sequential(first, fitted.module()).eval()
+    inputs = torch.from_numpy(logits[:50])
+
+    np.testing.assert_allclose(network(inputs).detach(), fitted(logits[:50]), rtol=1e-9, atol=1e-300)
+    assert network.float()(inputs.float()).dtype == torch.float32
+    assert list(network.to("cpu").state_dict()) == ["0.weight", "1._extra_state"]
+    assert name in repr(network)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    other = nn.Sequential(
+        nn.Linear(*first.weight.shape, bias=False), posthoc.Identity(classes_of(name)).module()
+    )
+    other.load_state_dict(torch.load(tmp_path / "w.pth", weights_only=True))
+    assert other[1].calibrator.to_dict() == fitted.to_dict()
+    assert torch.equal(other(inputs.float()), network(inputs.float()))
+    assert torch.equal(copy.deepcopy(network)(inputs.float()), network(inputs.float()))
+    with pytest.raises(ValueError, match=rf"must have shape \(N, {classes_of(name)}\), got \(2, 9\)"):
+        network[1](torch.zeros(2, 9))
+    exported = torch.export.export(network[1], (inputs,)).module()
+    np.testing.assert_allclose(exported(inputs), fitted(logits[:50]), rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("Histogram", "MetaCal")])
+def test_gradients_reach_the_logits(name):
+    logits, labels = data(200, classes_of(name), scale=1.0)
+    layer = fit(name, logits, labels).module()
+    fresh, _ = data(6, classes_of(name), scale=1.0, seed=1)  # curves have corners at samples of the fit
+    given = torch.from_numpy(fresh).requires_grad_()
+
+    assert torch.autograd.gradcheck(layer, given, eps=1e-7, atol=1e-4)
+    sure = torch.zeros(1, classes_of(name), dtype=torch.float64)
+    sure[0, 0] = 1e3
+    sure.requires_grad_()
+    layer(sure).square().sum().backward()
+    assert sure.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -395,15 +395,18 @@ def _check_shapes(path: Path, key: str, scores: tuple[Any, Any], labels: tuple[A
     from macc.metrics._inputs import check_shape
 
     shape, dtype = scores
-    count, kind = ((shape[0],) if shape else (), np.dtype(np.int64)) if labels is None else labels
     if dtype.kind not in "biuf":
         raise ValueError(f"{shown(path)}: {key} holds values of type {dtype}, not numbers")
-    if kind.kind not in "biufUS":
-        raise ValueError(f"{shown(path)}: labels holds values of type {kind}, not numbers or text")
     try:
         check_shape(key, shape)
     except ValueError as error:
         raise ValueError(f"{shown(path)}: {error}") from None
+    num_classes = int(shape[1]) if len(shape) > 1 else 2
+    if labels is None:
+        return num_classes
+    count, kind = labels
+    if kind.kind not in "biufUS":
+        raise ValueError(f"{shown(path)}: labels holds values of type {kind}, not numbers or text")
     if len(count) != 1:
         raise ValueError(
             f"{shown(path)}: labels must be one class per sample, shape (N,), got {count}; "
@@ -413,7 +416,7 @@ def _check_shapes(path: Path, key: str, scores: tuple[Any, Any], labels: tuple[A
         raise ValueError(
             f"{shown(path)}: {key} has {shape[0]} samples and labels has {count[0]}; they must pair up"
         )
-    return int(shape[1]) if len(shape) > 1 else 2
+    return num_classes
 
 
 def _labels_of_array(

@@ -79,7 +79,7 @@ def _npz(output: Path, source: Source, label_column: str) -> Iterator[Write]:
         others.append(beside)
 
     yield write
-    arrays = {"probs": np.concatenate(probs)}
+    arrays: dict[str, Any] = {"probs": np.concatenate(probs)}
     for name in others[0]:
         key = "labels" if source.columns is not None and name == label_column else name
         if key in arrays or key == "file":

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from macc._writing import write_whole
 from macc.metrics._inputs import Array, like, predictions, score_rows
@@ -71,6 +71,22 @@ class Calibrator(ABC):
             vector holding those of class 1.
         """
         return self._apply(logits)
+
+    def module(self) -> nn.Module:
+        """The calibrator as a layer that ends a network; see :class:`macc.posthoc.CalibratorModule`.
+
+        Example:
+            >>> import torch
+            >>> from torch import nn
+            >>> from macc import posthoc
+            >>> fitted = posthoc.Temperature(3, 2.0)
+            >>> model = nn.Sequential(nn.Linear(8, 3), fitted.module())
+            >>> model(torch.zeros(2, 8)).sum(1).detach()
+            tensor([1., 1.])
+        """
+        from macc.posthoc._module import CalibratorModule
+
+        return CalibratorModule(self)
 
     @property
     def num_parameters(self) -> int:

@@ -179,10 +179,10 @@ def best(
         for name in order
     ]
     # Scores rise, and min takes the first of equals: of equally simple ones the one of less NLL.
-    chosen = min((each for each in scores if each.within_error), key=lambda each: each.num_parameters).name
+    winner = min((each for each in scores if each.within_error), key=lambda each: each.num_parameters).name
     nothing = (math.nan,) * 4
     scores += [Score(name, *nothing, 0, reason) for name, reason in refused.items()]
-    result = Best(fits[chosen](data.logits, data.labels), tuple(scores), folds, chosen)
+    result = Best(fits[winner](data.logits, data.labels), tuple(scores), folds, winner)
     if on_progress is not None:
         on_progress(1.0)
     return result

@@ -147,25 +147,36 @@ class Isotonic(ClassWise):
         return list(zip(np.split(self.x, ends), np.split(self.y, ends), strict=True))
 
     def _scores(self, logits: Tensor) -> Tensor:
-        odds = log_odds(logits).T.cpu().numpy()
-        mapped = np.stack([np.interp(row, *curve) for row, curve in zip(odds, self._curves(), strict=True)])
-        return torch.from_numpy(mapped).to(logits).T.log()
+        columns = log_odds(logits).unbind(1)
+        curves = ((logits.new_tensor(x), logits.new_tensor(y)) for x, y in self._curves())
+        mapped = [_interpolated(column, *curve) for column, curve in zip(columns, curves, strict=True)]
+        return torch.stack(mapped, dim=1).log()
 
 
 def log_and_rest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """``log p`` and ``log(1 - p)`` of each class, both exact however close p is to 0 or 1."""
     log_probs = logits.log_softmax(1)
-    rest = torch.log1p(-log_probs.exp())
     # Only the largest can be close to 1: what is left is added up from the others.
     top = log_probs.argmax(1, keepdim=True)
-    others = log_probs.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
-    return log_probs, rest.scatter(1, top, others)
+    smaller = log_probs.scatter(1, top, -torch.inf)
+    rest = torch.log1p(-smaller.exp())
+    return log_probs, rest.scatter(1, top, smaller.logsumexp(1, keepdim=True))
 
 
 def log_odds(logits: Tensor) -> Tensor:
     """``log(p / (1 - p))`` of each class against the rest."""
     log_probs, rest = log_and_rest(logits)
     return log_probs - rest
+
+
+def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The curve through the points ``(x, y)``, linear between them and level outside."""
+    if len(x) == 1:
+        return y.expand(len(at))
+    right = torch.searchsorted(x, at.detach().contiguous()).clamp(1, len(x) - 1)
+    width = x[right] - x[right - 1]
+    share = torch.where(width > 0, (at - x[right - 1]) / torch.where(width > 0, width, 1.0), 1.0)
+    return torch.lerp(y[right - 1], y[right], share.clamp(0, 1))
 
 
 def _check_values(owner: str, values: Floats) -> None:

@@ -44,8 +44,8 @@ class Platt(ClassWise):
         Platt, *Probabilistic Outputs for Support Vector Machines*, 1999.
     """
 
-    slope: float
-    intercept: float
+    slope: float = parameter()
+    intercept: float = parameter()
 
     holds_identity: ClassVar[bool] = True
 
