@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from macc import data, models
-from macc._arrays import open_npy, read_npy, read_npz
+from macc.io.arrays import open_npy, read_npy, read_npz
 
 SHARED = Path(os.environ.get("MACC_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -21,7 +21,9 @@ from macc.experiments._gather import gather
 from macc.experiments._result import Cell, Comparison, Member, Result, interval, load_result
 from macc.experiments._run import _fronts, write
 from macc.experiments._runs import Plan
-from macc.training._files import write_arrays, write_bytes, write_json
+from macc.io.arrays import write_arrays
+from macc.io.json import write_json
+from macc.io.writing import write_bytes
 
 
 def planned(tmp_path, **values):

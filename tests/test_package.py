@@ -14,7 +14,7 @@ import macc
 SOURCE = Path(macc.__file__).parent
 
 # Each part, and the parts of macc it may import. Nothing imports cli.
-FOUNDATION = {"_arrays", "_writing", "words"}  # files and words, for every part; they know no part
+FOUNDATION = {"io", "words"}  # files and words, for every part; they know no part
 ALLOWED = {
     "words": set(),
     **{part: {"words"} for part in FOUNDATION - {"words"}},

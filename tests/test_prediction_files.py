@@ -9,7 +9,7 @@ import pytest
 
 import macc
 from command import run
-from macc import _arrays
+from macc.io import arrays
 from macc.metrics import _sources
 from macc.metrics._sources import open_source
 from test_cli_metrics import npy_bytes, write_csv, zipped
@@ -349,8 +349,8 @@ class TestCheapChecksFirst:
             found.append(what)
             return read(file, size, what)
 
-        read = _arrays._read
-        monkeypatch.setattr(_arrays, "_read", watched)
+        read = arrays._read
+        monkeypatch.setattr(arrays, "_read", watched)
         return found
 
     def test_a_member_that_repeats_is_refused_unread(self, folder, reads):
@@ -388,7 +388,7 @@ class TestCheapChecksFirst:
             archive._didModify = True
         (folder / "p.npz").write_bytes(buffer.getvalue())
         with pytest.raises(ValueError, match="more than the file can hold"):
-            _arrays.read_npz(folder / "p.npz")
+            arrays.read_npz(folder / "p.npz")
 
 
 class TestNpy:

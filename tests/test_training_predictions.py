@@ -288,7 +288,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(runs, tmp_path, monk
     def refuse(**_):  # whoever runs the tests may be allowed everything
         raise PermissionError(13, "Permission denied", str(tmp_path / ".writing-x"))
 
-    monkeypatch.setattr("macc._writing.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("macc.io.writing.tempfile.mkstemp", refuse)
     result = run("ensemble", runs[0].path, runs[1].path, "-o", tmp_path / "x.npz")
 
     assert result.code == 2

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 import killed
-from macc import _writing, training
-from macc.training import _files, checkpoints
+from macc import training
+from macc.io import writing
+from macc.training import checkpoints
 from macc.training import recipe as recipes
 
 # What must not differ; the rest are seconds and the names of folders.
@@ -90,7 +91,7 @@ def test_the_kills_hit_epochs_and_the_writing_of_files(plan):
     left = {name for _, _, names in plan[1] for name in names}
 
     assert any("." in name.strip(".") and not name.startswith(".") for name in left), "none within an epoch"
-    assert any(name.startswith(_writing.TEMPORARY) for name in left), "none while a checkpoint was written"
+    assert any(name.startswith(writing.TEMPORARY) for name in left), "none while a checkpoint was written"
 
 
 def small(**changes):
@@ -296,7 +297,7 @@ def fill_the_disk(monkeypatch, at, out):
             training.fit(small(), out=out)
     there = only_run(out)
     before = {p: p.read_bytes() for p in there.rglob("*") if p.is_file() and p.name != "history.jsonl"}
-    assert not [path for path in before if path.name.startswith(_writing.TEMPORARY)]
+    assert not [path for path in before if path.name.startswith(writing.TEMPORARY)]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(ValueError, match="is full"):
@@ -306,7 +307,7 @@ def fill_the_disk(monkeypatch, at, out):
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "SPARE_BYTES", 10**18)
+    monkeypatch.setattr(writing, "SPARE_BYTES", 10**18)
     with pytest.raises(ValueError, match="MB are needed and .* MB are free"):
         training.fit(small(), out=tmp_path)
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from command import run
-from macc import _writing
-from macc._writing import TEMPORARY, replacing
+from macc.io import writing
+from macc.io.writing import TEMPORARY, replacing
 from test_metrics_errors import sample
 
 # Begins a file in the folder it is given, says so, and waits to be killed.
 WRITER = """
 import sys, time
 from pathlib import Path
-from macc._writing import replacing
+from macc.io.writing import replacing
 with replacing(Path(sys.argv[1]) / "a.bin") as file:
     file.write(b"half")
     file.flush()
@@ -26,7 +26,7 @@ with replacing(Path(sys.argv[1]) / "a.bin") as file:
     time.sleep(600)
 """
 
-posix = pytest.mark.skipif(_writing.fcntl is None, reason="there are no such locks on Windows")
+posix = pytest.mark.skipif(writing.fcntl is None, reason="there are no such locks on Windows")
 
 
 def leftovers(folder):
@@ -81,7 +81,7 @@ def test_two_files_are_written_at_once(tmp_path):
 
 @posix
 def test_a_file_taken_for_abandoned_before_it_was_locked_is_begun_again(tmp_path, monkeypatch):
-    made = _writing.tempfile.mkstemp
+    made = writing.tempfile.mkstemp
     taken = []
 
     def taken_once(**options):
@@ -91,7 +91,7 @@ def test_a_file_taken_for_abandoned_before_it_was_locked_is_begun_again(tmp_path
             Path(name).unlink()
         return descriptor, name
 
-    monkeypatch.setattr(_writing.tempfile, "mkstemp", taken_once)
+    monkeypatch.setattr(writing.tempfile, "mkstemp", taken_once)
     write(tmp_path / "a.bin")
 
     assert (tmp_path / "a.bin").read_bytes() == b"whole"

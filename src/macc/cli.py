@@ -348,7 +348,7 @@ def plot(
     data: DataFolder = None,
 ) -> None:
     """Draw a figure of runs or prediction files."""
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.report import kinds
 
     if kind == "list":
@@ -375,7 +375,7 @@ def report(
     data: DataFolder = None,
 ) -> None:
     """Write one HTML page that says and shows what runs found; it opens from disk."""
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.report import experiment
 
     check_outputs({"-o": output}, runs)
@@ -508,7 +508,7 @@ def evaluate(
     report says how well certainty ranks right above wrong predictions. A .csv or .parquet has the column `label` and one for
     each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
     """
-    from macc._writing import check_outputs, write_whole
+    from macc.io.writing import check_outputs, write_whole
 
     check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels])
     if plot is not None:
@@ -561,7 +561,7 @@ def _listed(names: list[str] | None) -> list[str] | None:
 
 def _also_write(path: Path | None, result: "Report | Comparison") -> None:
     """Write the numbers of a result as JSON, if a file for them was named."""
-    from macc._writing import write_whole
+    from macc.io.writing import write_whole
 
     if path is not None:
         with write_whole(path) as output:
@@ -578,7 +578,7 @@ def merge(
     ] = None,
 ) -> None:
     """Put the parts of one data set together that were evaluated apart, on any machines."""
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.metrics._partial import merged
 
     check_outputs({"--json": json, "--state": state}, states)
@@ -697,7 +697,7 @@ def compare(
     max_rows_in_memory: _MaxRows = 5_000_000,
 ) -> None:
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.metrics import compare as difference
     from macc.metrics._sources import check_same_files, check_same_samples
 
@@ -796,7 +796,7 @@ def calibrate(
 
     Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
     """
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.metrics._files import write_json
     from macc.posthoc._applying import check_kind, write_calibrated
     from macc.posthoc._repair import files_of, pooled, repair
@@ -870,7 +870,7 @@ def apply_calibrator(
     Columns keep their names; labels, names of samples and other columns come along.
     """
     from macc import posthoc
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.metrics._tables import thousands
     from macc.posthoc._applying import check_kind, write_calibrated
     from macc.posthoc._repair import described
@@ -910,7 +910,7 @@ def threshold(
     Exits 1 when there is none, or when it does not hold on TEST.
     """
     from macc import posthoc
-    from macc._writing import check_outputs
+    from macc.io.writing import check_outputs
     from macc.metrics._files import write_json
 
     check_outputs({"--json": json}, [file, labels, check, check_labels])

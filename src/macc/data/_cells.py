@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from macc._arrays import Array, open_npy
 from macc.data._parts import Part
 from macc.data._splits import Splits
+from macc.io.arrays import Array, open_npy
 
 LEVELS = (1, 2, 3, 4, 5)
 STANDARD = (

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from macc._arrays import Array
 from macc.data._archives import unpacked
 from macc.data._files import cache_folder
 from macc.data._parts import Normalisation, Part
 from macc.data._progress import track
+from macc.io.arrays import Array
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Part of the cache's key: raise it whenever the same files would be decoded differently.

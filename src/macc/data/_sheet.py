@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macc._writing import write_whole
 from macc.data._parts import Part
 from macc.data._splits import Splits
+from macc.io.writing import write_whole
 
 GAP = 4
 MARGIN = 20

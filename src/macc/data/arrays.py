@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc._arrays import Array, read_npz
 from macc.data._datasets import dataset
 from macc.data._images import eight_bit
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, named_split, stratified_split, vocabulary
+from macc.io.arrays import Array, read_npz
 
 # More vectors than this do not fit into most memories; the largest vocabularies have about a million ids.
 LARGEST_TOKEN = 10**7

@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from macc._arrays import read_npz
 from macc.data._batches import augment
 from macc.data._datasets import dataset
 from macc.data._files import Copies, data_root
@@ -15,6 +14,7 @@ from macc.data._images import Form, Sample, decoded, folders_in, images_in
 from macc.data._parts import Augmentation, Part
 from macc.data._splits import SPLIT_SEED, Splits, check_sizes, seeded_split
 from macc.data.arrays import labelled
+from macc.io.arrays import read_npz
 
 SIZES = (4709, 523, 624)
 CLASSES = ("NORMAL", "PNEUMONIA")

@@ -17,8 +17,6 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from macc._arrays import Array, open_npy
-from macc._writing import TEMPORARY, remove_leftovers, replacing, sync_folder
 from macc.data._cells import LEVELS, choose, read_cells
 from macc.data._datasets import Dataset, dataset
 from macc.data._files import Copies, data_root
@@ -27,6 +25,8 @@ from macc.data._splits import Splits
 from macc.data.cifar import SIZES, cifar10, cifar100
 from macc.data.corruptions import corrupt, names
 from macc.data.tiny_imagenet import read_tree, tiny_imagenet
+from macc.io.arrays import Array, open_npy
+from macc.io.writing import TEMPORARY, remove_leftovers, replacing, sync_folder
 
 # Raise it whenever the same images would be corrupted or stored differently.
 VERSION = 2

@@ -24,7 +24,7 @@ from pydantic import (
 
 from macc import losses
 from macc.experiments import _grids
-from macc.training._yaml import parse, read_text
+from macc.io.yaml import parse, read_text
 from macc.training.recipe import Count, Scale
 from macc.words import did_you_mean, slug
 

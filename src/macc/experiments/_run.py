@@ -21,7 +21,7 @@ from macc.experiments._runs import Plan
 from macc.experiments._study import hidden
 from macc.experiments._timing import seconds_of_epoch, timings
 from macc.experiments._work import execute
-from macc.training._files import full_disk_explained, write_bytes
+from macc.io.writing import full_disk_explained, write_bytes
 
 MAX_WORKERS = 8
 

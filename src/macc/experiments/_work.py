@@ -31,7 +31,7 @@ from macc.experiments._study import (
     database_errors,
     open_storage,
 )
-from macc.training._files import write_bytes
+from macc.io.writing import write_bytes
 from macc.training.runs import locked
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc._writing import write_whole
+from macc.io.writing import write_whole
 from macc.words import shown
 
 KINDS = ".npz, .npy, .csv or .parquet"

@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from macc._arrays import read_npz
-from macc._writing import write_whole
+from macc.io.arrays import read_npz
+from macc.io.writing import write_whole
 from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_of_block
 from macc.metrics._compare import Comparison, comparison, paired
 from macc.metrics._inputs import Array, Block, check_bins, predictions

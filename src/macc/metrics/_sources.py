@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from macc._arrays import Array, npy_header, open_npz, read_npy, read_npz
+from macc.io.arrays import Array, npy_header, open_npz, read_npy, read_npz
 from macc.metrics._files import KINDS, Loaded, check_file
 from macc.metrics._labels import KINDS as LABEL_KINDS
 from macc.metrics._labels import MISSING, LabelError, Labels

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc._writing import write_whole
+from macc.io.writing import write_whole
 from macc.metrics._sources import Source
 from macc.posthoc._base import Calibrator
 from macc.posthoc._repair import logarithms, warn_of_zeros

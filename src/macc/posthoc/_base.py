@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from macc._writing import write_whole
+from macc.io.writing import write_whole
 from macc.metrics._inputs import Array, like, predictions, score_rows
 
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from macc import losses
-from macc._arrays import read_npz
 from macc.data import Splits
 from macc.data._datasets import known
 from macc.heads import LogitMoments
+from macc.io.arrays import read_npz
 from macc.metrics._files import Loaded
 from macc.metrics._sources import open_source
 from macc.training.fitting import splits_for

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
-from macc._writing import write_whole
 from macc.experiments import Result, load_result
 from macc.experiments._file import safe_name
 from macc.experiments._findings import RULE_TEXT
@@ -13,6 +12,7 @@ from macc.experiments._measure import Shown as Unit
 from macc.experiments._measure import shown as unit_of
 from macc.experiments._result import Cell as Found
 from macc.experiments._tables import marked, sheets
+from macc.io.writing import write_whole
 from macc.report import page, paper
 from macc.report._sources import Source
 from macc.report._svg import inline

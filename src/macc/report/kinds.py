@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from macc import metrics
-from macc._writing import write_whole
 from macc.heads import LogitMoments
+from macc.io.writing import write_whole
 from macc.metrics import Report
 from macc.metrics._files import Loaded
 from macc.report import figures

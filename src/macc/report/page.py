@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from macc import __version__, metrics, words
-from macc._writing import write_whole
 from macc.data import Splits
+from macc.io.writing import write_whole
 from macc.metrics import Report
 from macc.metrics._files import Loaded
 from macc.metrics._tables import number, thousands

@@ -16,8 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from macc._writing import TEMPORARY, sync_folder
-from macc.training._files import check_space, json_bytes, tensor_bytes
+from macc.io.json import json_bytes
+from macc.io.tensors import tensor_bytes
+from macc.io.writing import TEMPORARY, check_space, sync_folder
 from macc.words import quoted, shown
 
 FORMAT = 3

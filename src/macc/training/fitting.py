@@ -21,19 +21,15 @@ from torch.nn import functional as F
 
 from macc import data as datasets
 from macc import heads, losses, metrics, models
-from macc._writing import remove_leftovers
 from macc.data import Part, Splits
 from macc.data._splits import Kind, vocabulary
+from macc.io.json import write_json
+from macc.io.tensors import write_tensors
+from macc.io.writing import full_disk_explained, remove_leftovers, write_bytes
 from macc.training import checkpoints, engine, frozen
 from macc.training import recipe as recipes
-from macc.training._files import (
-    full_disk_explained,
-    full_memory_explained,
-    write_bytes,
-    write_json,
-    write_tensors,
-)
 from macc.training._interrupts import Interrupted, StopRequest
+from macc.training._memory import full_memory_explained
 from macc.training._randomness import kept_generators, seed_everything
 from macc.training.engine import Learner
 from macc.training.progress import Display, display_for

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from macc import data as datasets
 from macc import heads
 from macc.data import Part, Splits
+from macc.io.arrays import write_arrays
+from macc.io.writing import full_disk_explained
 from macc.training import checkpoints, engine
-from macc.training._files import full_disk_explained, full_memory_explained, write_arrays
+from macc.training._memory import full_memory_explained
 from macc.training._randomness import derived_seed, kept_generators, seed_everything
 from macc.training.fitting import Tensors, build_model, splits_for, with_head
 from macc.training.recipe import Recipe, Subset

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from macc.training._yaml import comments, ends_in_comment, parse, read_text
+from macc.io.yaml import comments, ends_in_comment, parse, read_text
 from macc.words import did_you_mean, quoted, shown
 
 Scale = Literal["smoke", "cpu", "full"]

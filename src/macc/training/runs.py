@@ -21,10 +21,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from macc import __version__, losses
-from macc._arrays import read_npz
 from macc.data import Splits
+from macc.io.arrays import read_npz, write_arrays
+from macc.io.json import json_bytes
+from macc.io.writing import write_bytes
 from macc.training import recipe as recipes
-from macc.training._files import json_bytes, write_arrays, write_bytes
 from macc.training.recipe import Recipe
 from macc.words import slug
 

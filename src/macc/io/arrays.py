@@ -4,8 +4,9 @@ import math
 import sys
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from macc.io.writing import write_bytes
 from macc.words import quoted, shown
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -195,3 +197,10 @@ def _read(file: IO[bytes], size: int, what: str) -> Array:
     # The checksum of an archive's member is compared when its end is reached.
     file.read(1)
     return array.reshape(shape, order="F" if fortran else "C")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an uncompressed ``.npz``; equal arrays give equal bytes."""
+    buffer = BytesIO()
+    np.savez(buffer, **arrays)
+    write_bytes(path, buffer.getvalue())

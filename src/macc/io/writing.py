@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from errno import EACCES, EBADF, EINVAL, ENOTSUP
+from errno import EACCES, EBADF, EDQUOT, EFBIG, EINVAL, ENOSPC, ENOTSUP
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +19,9 @@ try:
     import fcntl
 except ImportError:  # there is none on Windows
     fcntl = None  # type: ignore[assignment]
+
+SPARE_BYTES = 16 * 2**20
+"""What a disk should have left after a file of a run was written."""
 
 TEMPORARY = ".writing-"
 """What the names of unfinished files and folders begin with."""
@@ -169,3 +172,35 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, whatever happens in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_space(path.parent, len(content))
+    with replacing(path) as file:
+        file.write(content)
+
+
+def check_space(folder: Path, size: int) -> None:
+    """Refuse to start writing what the disk has no room for."""
+    free = shutil.disk_usage(folder).free
+    needed = size + SPARE_BYTES
+    if free < needed:
+        raise OSError(
+            ENOSPC, f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free", str(folder)
+        )
+
+
+@contextmanager
+def full_disk_explained(folder: Path) -> Iterator[None]:
+    """A full disk as one sentence that says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (ENOSPC, EDQUOT, EFBIG):
+            raise
+        raise ValueError(
+            f"the disk of {folder} is full ({error.strerror}); nothing that was written is lost: "
+            "free some space and give the same command again"
+        ) from error
