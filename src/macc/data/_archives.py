@@ -17,6 +17,8 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from macc.io.writing import check_room
+
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError)
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -72,7 +74,7 @@ def _extract(archive: Path, folder: Path) -> None:
                     raise ValueError(
                         f"{archive} holds a link or an encrypted file ({entry.filename}); refused"
                     )
-            _check_space(archive, folder, sum(entry.file_size for entry in entries))
+            _check_room(archive, folder, sum(entry.file_size for entry in entries))
             for entry in entries:
                 if not entry.is_dir():
                     with opened.open(entry) as source:
@@ -84,7 +86,7 @@ def _extract(archive: Path, folder: Path) -> None:
             _check_name(archive, member.name)
             if not (member.isreg() or member.isdir()):
                 raise ValueError(f"{archive} holds a link or a device ({member.name}); refused")
-        _check_space(archive, folder, sum(member.size for member in members))
+        _check_room(archive, folder, sum(member.size for member in members))
         for member in members:
             content = tar.extractfile(member)
             if content is not None:
@@ -100,12 +102,8 @@ def _check_name(archive: Path, name: str) -> None:
         raise ValueError(f"{archive} holds {name!r}, a path that leads outside its folder; refused")
 
 
-def _check_space(archive: Path, folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise ValueError(
-            f"{archive} unpacks to {size / 1e9:.1f} GB and {folder.parent} has {free / 1e9:.1f} GB free"
-        )
+def _check_room(archive: Path, folder: Path, size: int) -> None:
+    check_room(folder, size, f"{archive} unpacks to", "free some space, or unpack it where there is some")
 
 
 def _write(source: IO[bytes], path: Path, size: int, archive: Path) -> None:

@@ -21,6 +21,7 @@ from macc.data._files import cache_folder
 from macc.data._parts import Normalisation, Part
 from macc.data._progress import track
 from macc.io.arrays import Array
+from macc.io.writing import check_room
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Part of the cache's key: raise it whenever the same files would be decoded differently.
@@ -184,7 +185,12 @@ def _build(kept: Path, parts: dict[str, list[Sample]], form: Form) -> None:
             _common_size(pool, samples, form.largest) if form.size is None else (form.size, form.size)
         )
         shape = (len(samples), form.channels, height, width)
-        _check_space(kept.parent, int(np.prod(shape, dtype=np.int64)))
+        check_room(
+            kept.parent,
+            int(np.prod(shape, dtype=np.int64)),
+            "the decoded images need",
+            "choose a smaller `size`, or say where there is room with $MACC_CACHE",
+        )
         # Inside a scratch folder, because that one is closed to other users and the cache may be shared.
         with tempfile.TemporaryDirectory(prefix=".decoding-", dir=kept.parent) as scratch:
             building = Path(scratch) / "new"
@@ -222,15 +228,6 @@ def _stopping(pool: ThreadPoolExecutor) -> Iterator[None]:
     except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
-
-
-def _check_space(where: Path, size: int) -> None:
-    free = shutil.disk_usage(where).free
-    if size > free:
-        raise ValueError(
-            f"the decoded images need {size / 1e9:.1f} GB and {where} has {free / 1e9:.1f} GB free; "
-            "choose a smaller `size`, or say where there is room with $MACC_CACHE"
-        )
 
 
 def _common_size(pool: ThreadPoolExecutor, samples: list[Sample], largest: int) -> tuple[int, int]:

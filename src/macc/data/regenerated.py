@@ -6,7 +6,6 @@ They are not the published sets: the random draws differ, and frost is made up.
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from macc.data.cifar import SIZES, cifar10, cifar100
 from macc.data.corruptions import corrupt, names
 from macc.data.tiny_imagenet import read_tree, tiny_imagenet
 from macc.io.arrays import Array, open_npy
-from macc.io.writing import TEMPORARY, remove_leftovers, replacing, sync_folder
+from macc.io.writing import TEMPORARY, check_room, remove_leftovers, replacing, sync_folder
 
 # Raise it whenever the same images would be corrupted or stored differently.
 VERSION = 2
@@ -121,7 +120,12 @@ def write_corrupted(
         with FileLock(folder / ".lock", timeout=0):
             _prepare(layout)
             missing = {one: layout.missing(one) for one in wanted}
-            _check_space(folder, layout.level_size * sum(map(len, missing.values())))
+            check_room(
+                folder,
+                layout.level_size * sum(map(len, missing.values())),
+                "the corrupted images need",
+                "write fewer corruptions, or elsewhere with --output",
+            )
             for one, levels in missing.items():
                 if on_start is not None:
                     on_start(one, len(levels) * len(clean.test))
@@ -164,15 +168,6 @@ def _check_made(layout: "_Layout", *, images: bool) -> None:
         raise ValueError(
             f"{layout.folder} was made from other images or by another version; delete it and start again: "
             f"macc data corrupt {layout.clean.name}"
-        )
-
-
-def _check_space(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise ValueError(
-            f"the corrupted images need {size / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free; "
-            "write fewer corruptions, or elsewhere with --output"
         )
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args
 from macc.experiments import _measure
 from macc.experiments._findings import RULE_TEXT
 from macc.experiments._result import LEVEL, Cell, Result
-from macc.metrics._tables import json_number, text_table
+from macc.io.json import finite
+from macc.metrics._tables import text_table
 
 Format = Literal["text", "md", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -276,16 +277,7 @@ def _csv(result: Result) -> str:
 
 
 def _json(result: Result) -> str:
-    return json.dumps(cleaned(result.to_dict()), indent=1)
-
-
-def cleaned(value: Any) -> Any:
-    """What JSON can hold: null for what is not finite."""
-    if isinstance(value, dict):
-        return {key: cleaned(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [cleaned(inner) for inner in value]
-    return json_number(value) if isinstance(value, float) else value
+    return json.dumps(finite(result.to_dict()), indent=1)
 
 
 def escape_markdown(text: str) -> str:

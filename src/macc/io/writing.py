@@ -182,8 +182,24 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def check_room(folder: Path, size: int, what: str, cure: str) -> None:
+    """Refuse to begin what a user could do elsewhere, or smaller.
+
+    Args:
+        folder: Where it would be written.
+        size: How many bytes.
+        what: What needs them, as the subject of a sentence.
+        cure: What to do instead.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise ValueError(
+            f"{what} {size / 1e9:.1f} GB and {shown(folder)} has {free / 1e9:.1f} GB free; {cure}"
+        )
+
+
 def check_space(folder: Path, size: int) -> None:
-    """Refuse to start writing what the disk has no room for."""
+    """Refuse to start writing what the disk has no room for, a little more included."""
     free = shutil.disk_usage(folder).free
     needed = size + SPARE_BYTES
     if free < needed:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from macc.io.json import finite
 from macc.metrics import _calibration_errors as _errors
 from macc.metrics import _positive, _scores
 from macc.metrics._inputs import Array, check_bins, predictions, score_rows
@@ -24,7 +25,6 @@ from macc.metrics._tables import (
     class_called,
     data_frame,
     html_table,
-    json_number,
     named,
     number,
     text_table,
@@ -99,11 +99,7 @@ class Comparison:
 
     def to_json(self) -> str:
         """:meth:`to_dict` as JSON; what is not finite becomes null."""
-        rows = {
-            name: {key: json_number(value) for key, value in row.items()}
-            for name, row in self.to_dict().items()
-        }
-        return json.dumps(rows, indent=2)
+        return json.dumps(finite(self.to_dict()), indent=2)
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each metric: ``a``, ``b``, ``value``, ``low``, ``high``, ``p`` and ``p_holm``."""

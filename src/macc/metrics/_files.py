@@ -1,7 +1,6 @@
 """Predictions from files that nobody vouches for, and results written whole or not at all."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from macc.io.json import finite
 from macc.io.writing import write_whole
 from macc.words import shown
 
@@ -40,16 +40,8 @@ class Loaded:
 
 def write_json(path: Path, content: Any) -> None:
     """Write numbers as JSON, whole or not at all; what is not finite becomes null."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: clean(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [clean(each) for each in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     with write_whole(path) as file:
-        file.write(json.dumps(clean(content), indent=2).encode() + b"\n")
+        file.write(json.dumps(finite(content), indent=2).encode() + b"\n")
 
 
 def check_file(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from macc.io.json import finite
 from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_bins
 from macc.metrics._inputs import Array, Predictions, check_bins, predictions
 from macc.metrics._intervals import Estimate
@@ -22,7 +23,6 @@ from macc.metrics._tables import (
     data_frame,
     html_table,
     interval,
-    json_number,
     named,
     number,
     text_table,
@@ -127,14 +127,7 @@ class Report:
 
     def to_json(self) -> str:
         """:meth:`to_dict` as JSON; what is not finite becomes null."""
-
-        def clean(value: Any) -> Any:
-            return [json_number(v) for v in value] if isinstance(value, list) else json_number(value)
-
-        rows = {
-            name: {key: clean(value) for key, value in row.items()} for name, row in self.to_dict().items()
-        }
-        return json.dumps(rows, indent=2)
+        return json.dumps(finite(self.to_dict()), indent=2)
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each metric: ``value``, ``low``, ``high`` and ``noise_floor``."""

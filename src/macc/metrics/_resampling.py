@@ -754,7 +754,7 @@ class ClassDraws:
 
     @property
     def most_classes(self) -> int:
-        """How many classes to look at together: each takes all resamples of all its bins."""
+        """How many classes to look at together, because each takes all resamples of all its bins."""
         return max(1, _CHUNK_ELEMENTS // (self.resampling.resamples * (self.bins + 1)))
 
     def noise(self, cells: ClassCells) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -125,11 +125,6 @@ def data_frame(rows: Mapping[str, Mapping[str, float | None]]) -> Any:
     return DataFrame.from_dict(rows, orient="index").rename_axis("metric")
 
 
-def json_number(value: float | None) -> float | None:
-    """What JSON can hold: null for what is not finite."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 def thousands(count: int) -> str:
     """A whole number in groups of three."""
     return f"{count:,}".replace(",", " ")
