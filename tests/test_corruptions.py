@@ -631,7 +631,7 @@ class TestFiles:
 
 def test_a_run_is_evaluated_on_official_and_on_generated_files_by_one_mechanism(root, monkeypatch):
     read = data.load
-    monkeypatch.setattr(data, "load", lambda name, **options: read(name, verify=False, **options))
+    monkeypatch.setattr(data, "load", lambda name, **options: read(name, **{**options, "verify": False}))
     labels = read("cifar10", root=root, verify=False).test.labels.tolist()
     from macc.data._cells import STANDARD
 

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 import torch
 
-from macc import data
+from command import run
+from macc import data, training
 from macc.data import _archives, _files, cifar
 from macc.data._files import Download, Sources
 from macc.data._pickles import read_pickle
@@ -621,3 +622,49 @@ class TestRealCifar10:
         assert fitted.mean == pytest.approx(splits.normalisation.mean, abs=1e-3)
         # The published standard deviations are means over images, smaller than those over all pixels.
         assert fitted.std == pytest.approx((0.247, 0.243, 0.261), abs=1e-3)
+
+
+class TestUnverified:
+    def test_files_of_your_own_making_are_trained_on_when_that_is_said(self, tmp_path, monkeypatch):
+        write_fashion(tmp_path)
+        recipe = [
+            "--set",
+            "dataset=fashion_mnist",
+            "--set",
+            "model=linear",
+            "--set",
+            "epochs=1",
+            "--set",
+            "batch_size=8",
+        ]
+        words = [
+            "train",
+            "digits",
+            "--loss",
+            "CrossEntropy",
+            *recipe,
+            "--data",
+            tmp_path,
+            "--out",
+            tmp_path / "runs",
+        ]
+        refused = run(*words)
+        assert refused.code == 2
+        assert "is not the published file" in refused.err
+        assert "--no-verify" in refused.err
+
+        trained = run(*words, "--no-verify")
+        assert trained.code == 0, trained.err
+        (folder,) = (tmp_path / "runs").glob("fashion_mnist-*")
+        assert training.open_run(folder).environment["data_verified"] is False
+        again = ["predict", folder, "--perturb", "--data", tmp_path]
+        assert run(*again).code == 2
+        assert run(*again, "--no-verify").code == 0
+        file = tmp_path / "mine.yaml"
+        file.write_text(
+            "name: mine\ndatasets: fashion_mnist\nmethods: [CrossEntropy]\ntests: {test: test}\n"
+            "set: {model: linear, epochs: 1, batch_size: 8}\n"
+        )
+        both = ["run", file, "--seeds", 1, "--workers", 1, "--data", tmp_path, "--out", tmp_path / "runs"]
+        assert "is not the published file" in run(*both).err
+        assert run(*both, "--no-verify", "--dry-run").code == 0

@@ -39,7 +39,7 @@ def root(tmp_path_factory):
 def _unchecked(tmp_path_factory, monkeypatch):
     """Small files have other checksums and sizes than the published ones."""
     read = data.load
-    monkeypatch.setattr(data, "load", lambda name, **options: read(name, verify=False, **options))
+    monkeypatch.setattr(data, "load", lambda name, **options: read(name, **{**options, "verify": False}))
     monkeypatch.setenv("MACC_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 

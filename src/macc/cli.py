@@ -60,6 +60,11 @@ def _options(
     pass
 
 
+Verify = Annotated[
+    bool, typer.Option(help="Compare files with their published checksums before opening them.")
+]
+
+
 @app.command()
 def run(
     name: Annotated[
@@ -89,6 +94,7 @@ def run(
         "runs"
     ),
     data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    verify: Verify = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how many trainings it takes and how long.")
     ] = False,
@@ -111,6 +117,7 @@ def run(
             storage=storage,
             out=out,
             root=data,
+            verify=verify,
             dry=dry_run,
             form=form,
             finish=partial(experiment.finish, root=data),
@@ -137,6 +144,7 @@ def train(
     ] = "full",
     out: Annotated[Path, typer.Option(help="The folder of run folders.")] = Path("runs"),
     data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    verify: Verify = True,
 ) -> None:
     """Train a recipe; started again, it goes on where it was stopped."""
     from rich.console import Console
@@ -146,7 +154,7 @@ def train(
 
     chosen = training.load(recipe, scale=scale, loss=loss, seed=seed, overrides=changes or [])
     try:
-        run = training.fit(chosen, out=out, root=data, show=True)
+        run = training.fit(chosen, out=out, root=data, verify=verify, show=True)
     except training.Interrupted as stopped:
         if str(stopped):
             typer.echo(f"macc: {stopped}", err=True)
@@ -183,6 +191,7 @@ def predict(
     data: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The folder with data files; else $MACC_DATA.")
     ] = None,
+    verify: Verify = True,
 ) -> None:
     """Write the logits of a finished run for more data."""
     from macc import data as datasets
@@ -191,7 +200,9 @@ def predict(
     if data is not None and not data.exists() and str(data).partition(":")[0] in datasets.known():
         raise ValueError(f"`--data` is the folder with data files; the data set to predict is --on {data}")
     chosen = training.open_run(run)
-    written = training.predict(chosen, data=on, perturb=perturb, moments=moments, out=output, root=data)
+    written = training.predict(
+        chosen, data=on, perturb=perturb, moments=moments, out=output, root=data, verify=verify
+    )
     _say("\n".join(map(str, written)))
 
 
@@ -253,9 +264,6 @@ DataName = Annotated[
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", metavar="FOLDER", help="Where data files are; $MACC_DATA if not given."),
-]
-Verify = Annotated[
-    bool, typer.Option(help="Compare files with their published checksums before opening them.")
 ]
 ImageSize = Annotated[
     int | None, typer.Option(metavar="PIXELS", help="For folder:PATH: bring images to this height and width.")

@@ -36,6 +36,7 @@ def run(
     storage: str | None = None,
     out: str | PathLike[str] = "runs",
     root: str | PathLike[str] | None = None,
+    verify: bool = True,
     show: bool = False,
 ) -> Result:
     """Train what an experiment needs and is not there yet, and measure it.
@@ -51,6 +52,7 @@ def run(
         storage: Address of a database for the grids; an SQLite file in the experiment's folder by default.
         out: The folder of run folders; results go to ``<out>/experiments/<name>-<scale>``.
         root: The folder with data files.
+        verify: Compare published files with their checksums before they are opened.
         show: Tell on standard error how far it is.
 
     Returns:
@@ -70,7 +72,7 @@ def run(
         experiment = _file.load(experiment, scale=scale, seeds=seeds, datasets=datasets)
     if workers is not None and workers < 1:
         raise ValueError(f"`--workers` must be at least 1, got {workers}")
-    plan = Plan(experiment, Path(out), root)
+    plan = Plan(experiment, Path(out), root, verify=verify)
     progress = Progress(plan, show=show)
     progress.say(f"{experiment.name}: looking for the data")
     plan.look()
@@ -154,12 +156,18 @@ def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
 
 
-def dry_run(experiment: Experiment, *, out: str | PathLike[str], root: str | PathLike[str] | None) -> str:
+def dry_run(
+    experiment: Experiment,
+    *,
+    out: str | PathLike[str],
+    root: str | PathLike[str] | None,
+    verify: bool = True,
+) -> str:
     """What an experiment would take: trainings, those that are done, and an estimate from a timed epoch.
 
     Of data sets that are missing it says how many trainings and training samples there would be, and no time.
     """
-    plan = Plan(experiment, Path(out), root)
+    plan = Plan(experiment, Path(out), root, verify=verify)
     with suppress(MissingFilesError):  # where every set is missing, there is still a plan
         plan.look()
     lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
@@ -231,6 +239,7 @@ def command(
     storage: str | None,
     out: Path,
     root: Path | None,
+    verify: bool,
     dry: bool,
     form: str,
     finish: Callable[[Result, Path], list[str]] | None = None,
@@ -241,7 +250,7 @@ def command(
         return listing()
     experiment = _file.load(name, scale=scale, seeds=seeds, datasets=datasets)
     if dry:
-        return dry_run(experiment, out=out, root=root)
+        return dry_run(experiment, out=out, root=root, verify=verify)
     began = time.monotonic()
     result = run(
         experiment,
@@ -249,6 +258,7 @@ def command(
         storage=storage or os.environ.get("MACC_STORAGE"),
         out=out,
         root=root,
+        verify=verify,
         show=True,
     )
     seconds = time.monotonic() - began

@@ -90,12 +90,16 @@ class Plan:
         experiment: What to compare.
         out: The folder of run folders, shared by all experiments.
         root: The folder with data files.
+        verify: Compare published files with their checksums before they are opened.
     """
 
-    def __init__(self, experiment: Experiment, out: Path, root: str | PathLike[str] | None) -> None:
+    def __init__(
+        self, experiment: Experiment, out: Path, root: str | PathLike[str] | None, *, verify: bool = True
+    ) -> None:
         self.experiment = experiment
         self.out = out
         self.root = root
+        self.verify = verify
         self.cases: list[Case] = []
         self.left_out: list[str] = []
         self.failed: dict[Job, str] = {}
@@ -165,7 +169,7 @@ class Plan:
             )
             raise said if "pretrained" in settings else MissingFilesError(str(said))
         try:
-            splits = datasets.load(recipe.dataset, root=self.root)
+            splits = datasets.load(recipe.dataset, root=self.root, verify=self.verify)
         except ValueError as error:
             said = error if own else recipe.complaint("dataset", str(error))
             raise MissingFilesError(str(said)) if isinstance(error, MissingFilesError) else said from error
@@ -231,7 +235,7 @@ class Plan:
         for name in names.split("|"):
             try:
                 if name not in self._shifts:
-                    self._shifts[name] = list(datasets.load(name, root=self.root).shifts)
+                    self._shifts[name] = list(datasets.load(name, root=self.root, verify=self.verify).shifts)
             except MissingFilesError as error:
                 reasons.append(str(error))
                 continue
@@ -260,7 +264,7 @@ class Plan:
         if self._splits is None or self._splits[0] != case.name:
             self._splits = None  # before the next one is loaded
             recipe = self.base_recipe(case)
-            self._splits = (case.name, datasets.load(recipe.dataset, root=self.root))
+            self._splits = (case.name, datasets.load(recipe.dataset, root=self.root, verify=self.verify))
         return self._splits[1]
 
     def digest(self, case: Case, recipe: Recipe) -> str:
@@ -532,7 +536,7 @@ class Plan:
         if name == "own":
             found = splits_for(recipe, self.splits(case), self.root)
         else:
-            found = datasets.load(name, root=self.root)
+            found = datasets.load(name, root=self.root, verify=self.verify)
         parts = {part: found.shifts[part] for part in case.sets[name]}
         size = recipe.subset.test if name != "own" else None  # its own were cut with the data set
         if size is not None:
@@ -559,7 +563,15 @@ def fit(plan: Plan, job: Job, **options: Any) -> Run:
     """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody looks at again."""
     recipe, data = plan.recipe(job), plan.splits(plan.case(job.case))
     also = [rule for rule in RULES if rule != "val_accuracy"] if recipe.selection == "val_accuracy" else []
-    return training.fit(recipe, data=data, out=plan.out, resamples=MIN_RESAMPLES, also=also, **options)
+    return training.fit(
+        recipe,
+        data=data,
+        out=plan.out,
+        verify=plan.verify,
+        resamples=MIN_RESAMPLES,
+        also=also,
+        **options,
+    )
 
 
 def _own_tests(splits: Splits) -> dict[str, list[str]]:

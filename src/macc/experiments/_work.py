@@ -260,13 +260,15 @@ class Worker:
             with locked(run.path):
                 moments = self.plan.wants_moments(job)
                 if name == MOMENTS:
-                    training.predict(run, moments=True, root=self.plan.root)
+                    training.predict(run, moments=True, root=self.plan.root, verify=self.plan.verify)
                 elif name.startswith("test-"):
                     passes = next(p for p in self._passes(case, job) if mc_name(p) == name)
-                    training.predict(run, passes=passes, root=self.plan.root)
+                    training.predict(run, passes=passes, root=self.plan.root, verify=self.plan.verify)
                 else:
                     shifted = self.plan.shifted(case, name)
-                    training.predict(run, data=shifted, moments=moments, root=self.plan.root)
+                    training.predict(
+                        run, data=shifted, moments=moments, root=self.plan.root, verify=self.plan.verify
+                    )
         except training.Busy:
             return False
         return True

@@ -148,7 +148,7 @@ class Source:
         """The data a run was trained on, for class names and images; an error where they are other data."""
         if self.run is None or self.recipe is None:
             raise ValueError(f"{shown(self.path)} is a file of predictions and does not say of which data")
-        splits = splits_for(self.recipe, None, root)
+        splits = splits_for(self.recipe, None, root, verify=self.run.environment.get("data_verified", True))
         if self.run.environment.get("data_sha256") != splits.digest():
             raise ValueError(
                 f"{self.recipe.dataset} is not what {self.path} was trained on: its hash differs"

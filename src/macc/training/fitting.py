@@ -65,6 +65,7 @@ def fit(
     data: Splits | Mapping[str, Tensors] | None = None,
     out: str | PathLike[str] = "runs",
     root: str | PathLike[str] | None = None,
+    verify: bool = True,
     scale: str = "full",
     show: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -85,6 +86,8 @@ def fit(
         data: Data of your own: ``Splits``, or ``{"train": (inputs, labels), "val": ..., "test": ...}``.
         out: The folder of run folders.
         root: The folder with data files, for a data set by name.
+        verify: Compare published files with their checksums before they are opened.; that they
+            were not is noted in the run's ``environment.json``.
         scale: Of a recipe given by name or path.
         show: Tell on standard output how far it is.
         checkpoint_seconds: Time after which a checkpoint is also written within an epoch.
@@ -122,7 +125,7 @@ def fit(
     torch.set_flush_denormal(True)
     accelerator = engine.accelerator_for(recipe)
     display = display_for(show and accelerator.is_main_process)
-    splits = splits_for(recipe, data, root)
+    splits = splits_for(recipe, data, root, verify=verify)
     digest = splits.digest()
     key = run_hash(recipe, digest, model)
     run = Run(run_path(out, recipe, key))
@@ -156,6 +159,7 @@ def fit(
                 data_digest=digest,
                 key=key,
                 weights=weights_read(recipe) if model is None else None,
+                verified=verify,
             )
             learner = _train(recipe, whole, splits, accelerator, recorder, here)
             count = RESAMPLES if resamples is None else resamples
@@ -189,12 +193,16 @@ def _warnings_shown(display: Display) -> Iterator[None]:
 
 
 def splits_for(
-    recipe: Recipe, data: Splits | Mapping[str, Tensors] | None, root: str | PathLike[str] | None
+    recipe: Recipe,
+    data: Splits | Mapping[str, Tensors] | None,
+    root: str | PathLike[str] | None,
+    *,
+    verify: bool = True,
 ) -> Splits:
     """The data of a recipe, cut down as it says."""
     if data is None:
         try:
-            splits = datasets.load(recipe.dataset, root=root)
+            splits = datasets.load(recipe.dataset, root=root, verify=verify)
         except ValueError as error:
             raise recipe.complaint("dataset", str(error)) from error
     elif isinstance(data, Splits):

@@ -39,6 +39,7 @@ def predict(
     passes: int | None = None,
     out: str | PathLike[str] | None = None,
     root: str | PathLike[str] | None = None,
+    verify: bool = True,
     on_part: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write the logits of a finished run for more data.
@@ -61,6 +62,7 @@ def predict(
             averaged over this many whole passes with the head's dropout on; needs an MC-dropout head.
         out: A folder in place of the run's ``predictions``.
         root: The folder with data files.
+        verify: Compare published files with their checksums before they are opened.
         on_part: Called with the name of each part before it is predicted.
 
     Returns:
@@ -71,7 +73,7 @@ def predict(
     """
     recipe = run.recipe
     try:
-        own = splits_for(recipe, trained_on, root)
+        own = splits_for(recipe, trained_on, root, verify=verify)
     except ValueError as error:
         if trained_on is not None:
             raise
@@ -105,7 +107,7 @@ def predict(
             logits = _averaged(network, own, size, device, passes)
             write(f"test-{passes}-passes", {"logits": logits, "labels": own.test.labels.cpu()})
             return written
-        for name, splits, part in _parts(recipe, own, data, root, perturb=perturb):
+        for name, splits, part in _parts(recipe, own, data, root, perturb=perturb, verify=verify):
             if on_part is not None:
                 on_part(name)
             arrays = {
@@ -135,6 +137,7 @@ def _parts(
     root: str | PathLike[str] | None,
     *,
     perturb: bool,
+    verify: bool = True,
 ) -> list[tuple[str, Splits, str]]:
     """What to predict: file name, data set, part."""
     if data is None:
@@ -142,7 +145,7 @@ def _parts(
     limit = recipe.subset
     if isinstance(data, str):
         known = _place(data, root) == _place(recipe.dataset, root)
-        given = datasets.load(data, root=root, cut=known)
+        given = datasets.load(data, root=root, verify=verify, cut=known)
         if ":" in data and not known:
             limit = Subset()
     else:

@@ -226,6 +226,7 @@ def environment(
     data_digest: str,
     key: str,
     weights: Mapping[str, str] | None = None,
+    verified: bool = True,
 ) -> dict[str, Any]:
     """What a result may depend on beside its recipe."""
     return {
@@ -240,6 +241,7 @@ def environment(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "num_processes": processes,
         "data_sha256": data_digest,
+        **({} if verified else {"data_verified": False}),
         **({} if weights is None else {"weights_sha256": dict(weights)}),
         "run_sha256": key,
     }
