@@ -372,7 +372,7 @@ def _named_as_heads(linears: Mapping[str, nn.Linear]) -> list[str]:
 
 
 def _candidates(linears: Mapping[str, nn.Linear]) -> str:
-    likely = dict.fromkeys([*_named_as_heads(linears)[:4], *reversed(linears)])
+    likely = dict.fromkeys([*_named_as_heads(linears)[:4], *reversed(list(linears))])
     names = list(likely)[:8]
     shown = [f"'{name}' ({linears[name].in_features} -> {linears[name].out_features})" for name in names]
     return (

@@ -185,7 +185,7 @@ class Penalty(Term):
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.counter = None  # a copy is not the one that is counted
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
