@@ -19,6 +19,8 @@ class Population:
     """Metrics of so many samples, with true probabilities in place of labels, that noise is negligible."""
 
     def __init__(self, k, sharpness, bins=15, seed=99):
+        self.k = k
+        self.sharpness = sharpness
         self.size = 40_000 if k >= 100 else 200_000
         self.bins = bins
         self.probs, self.truth, _ = draw(self.size, k, sharpness, torch.Generator().manual_seed(seed))
@@ -57,6 +59,11 @@ class Population:
             "coverage_at_risk": (within.max().item() + 1) / self.size if len(within) else 0.0,
         }
         self.values["rmsce_debiased"] = self.values["rmsce"]
+
+    def draw(self, n, generator):
+        """Stated probabilities and labels of some samples."""
+        probs, _, labels = draw(n, self.k, self.sharpness, generator)
+        return probs, labels
 
     def largest_gap(self, filled):
         """MCE over the bins that a sample fills."""
@@ -103,6 +110,47 @@ class Population:
             error = ((damping * (basis @ mass)) @ basis).abs().sum().item()
             low, high = (middle, high) if error > middle else (low, middle)
         return (low + high) / 2
+
+
+class Constant:
+    """Metrics of a model that always states the same: the first class, and the same for each of the others."""
+
+    def __init__(self, k, confidence, accuracy):
+        other, missed = (1 - confidence) / (k - 1), (1 - accuracy) / (k - 1)
+        self.probs = torch.tensor([confidence] + [other] * (k - 1), dtype=torch.float64)
+        self.truth = torch.tensor([accuracy] + [missed] * (k - 1), dtype=torch.float64)
+        gaps = self.truth - self.probs
+        top = gaps[0].item()
+        calibration = gaps.square().sum().item()
+        brier = self.probs.square().sum().item() + 1 - 2 * (self.probs @ self.truth).item()
+        self.values = {
+            "accuracy": accuracy,
+            "nll": -(self.truth @ self.probs.log()).item(),
+            "brier": brier,
+            "brier_calibration": calibration,
+            "brier_refinement": brier - calibration,
+            "over_confidence": max(-top, 0.0),
+            "under_confidence": max(top, 0.0),
+            **dict.fromkeys(("ece", "rmsce", "rmsce_debiased", "smooth_ece", "ks_error"), abs(top)),
+            "sce": gaps.abs().mean().item(),
+            "aurc": 1 - accuracy,
+            "risk_at_coverage": 1 - accuracy,
+        }
+
+    def draw(self, n, generator):
+        """Stated probabilities and labels of some samples."""
+        return self.probs.repeat(n, 1), torch.multinomial(
+            self.truth, n, replacement=True, generator=generator
+        )
+
+    def largest_gap(self, filled):
+        """MCE, of the one bin there is."""
+        return self.values["ece"]
+
+    def adaptive(self, sample, threshold=None):
+        """ACE or TACE: each class has one range."""
+        counts = self.probs > (-1 if threshold is None else threshold)
+        return ((self.truth - self.probs).abs() * counts).mean().item()
 
 
 def weighted_auroc(scores, positive):

@@ -6,10 +6,14 @@ A part of the grid; ``benchmarks/coverage.py`` runs all of it.
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom, binomtest
 
 import macc
 from macc import metrics
-from synthetic import Population, draw
+from macc.metrics._limits import broken_limits
+from macc.metrics._partial import Partial
+from macc.metrics._resampling import MEANS
+from synthetic import Constant, Population, draw
 
 NAMES = ["ece", "sce", "mce", "rmsce"]
 
@@ -87,3 +91,101 @@ def test_the_calibration_part_of_the_brier_score_may_exceed_one():
     )["brier_calibration"]
 
     assert 1 < found.low < found.value < found.high < 2
+
+
+# Confidence, accuracy, samples: errors are rare or not seen at all, or one bin carries all the noise.
+CONSTANT = [
+    *((0.999, 0.99, 60), (0.999, 0.98, 143), (0.9999, 0.995, 200), (0.9999, 0.995, 1000)),
+    *((0.7, 0.7, 200), (0.7, 0.65, 200), (0.5, 0.53, 200)),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("stated", "accuracy", "n"), CONSTANT)
+def test_intervals_of_a_constant_model_cover_the_population(stated, accuracy, n, streamed):
+    """All that varies is the number of right predictions, so coverage is a sum over its distribution."""
+    truth = Constant(2, stated, accuracy).values
+    names = [*MEANS, *("ece", "over_confidence", "under_confidence", "rmsce", "sce")]
+    names += [] if streamed else ["brier_calibration", "brier_refinement", "smooth_ece", "ks_error", "aurc"]
+    chance = binom.pmf(np.arange(n + 1), n, accuracy)
+    right = np.flatnonzero(chance > 0.004)[:: 3 if stated < 0.9 else 1]
+    covered = dict.fromkeys(names, 0.0)
+    for k in right.tolist():
+        report = _constant(stated, k, n, names, streamed=streamed)
+        for name in names:
+            inside = report[name].low - 1e-9 <= truth[name] <= report[name].high + 1e-9
+            covered[name] += inside * chance[k] / chance[right].sum()
+
+    assert all(share >= 0.93 for share in covered.values()), covered
+
+
+def test_check_does_not_pass_models_for_want_of_samples():
+    """A model whose ECE of 0.49 % is above the limit, from 200 samples."""
+    chance = binom.pmf(np.arange(201), 200, 0.995)
+    passed = [
+        k for k in range(190, 201) if not broken_limits(_constant(0.9999, k, 200, ["ece"]), {"ece": 0.0045})
+    ]
+
+    assert chance[passed].sum() <= 0.05
+
+
+def test_limits_of_the_accuracy_are_exact():
+    for right, n in ((0, 7), (60, 60), (59, 60), (140, 200)):
+        found = _constant(0.7, right, n, ["accuracy"])["accuracy"]
+        exact = binomtest(right, n).proportion_ci(0.95, method="exact")
+        assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
+
+    # All of n right: the least accuracy that gives this with a chance of 2.5 %.
+    assert _constant(0.7, 60, 60, ["accuracy"])["accuracy"].low == pytest.approx(0.025 ** (1 / 60))
+
+
+def test_an_error_that_was_not_seen_has_the_exact_limit_of_its_share():
+    """None of 60 wrong: the share of errors may be 1 - 0.025^(1/60) = 6 %, and each costs what it costs."""
+    limit = 1 - 0.025 ** (1 / 60)
+    found = _constant(0.999, 60, 60, ["nll", "brier", "ece", "aurc"])
+
+    assert found["ece"].high == pytest.approx(0.001 + 0.999 * limit, rel=0.01)
+    assert found["aurc"].high == pytest.approx(limit, rel=0.01)
+    assert found["nll"].high == pytest.approx((1 - limit) * -np.log(0.999) + limit * -np.log(0.001), rel=0.01)
+    assert found["brier"].high == pytest.approx(limit * 2 * 0.999**2, rel=0.01)
+
+
+def test_a_gap_that_carries_all_the_noise_gets_the_limits_of_its_accuracy():
+    found = _constant(0.7, 140, 200, ["accuracy", "ece", "sce", "rmsce"])
+    half = (found["accuracy"].high - found["accuracy"].low) / 2
+
+    for name in ("ece", "sce", "rmsce"):
+        assert found[name].high == pytest.approx(half, rel=0.15), name
+
+
+def test_two_models_without_an_error_may_differ():
+    labels = np.zeros(60, dtype=int)
+    one, two = (np.tile([p, 1 - p], (60, 1)) for p in (0.999, 0.998))
+    found = metrics.compare(one, two, labels, metrics=["accuracy", "nll", "brier", "ece"], resamples=200)
+
+    for name, difference in found.differences.items():
+        assert difference.low < -0.03, name
+        assert difference.high > 0.03, name
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("stated", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_intervals_contain_the_value_and_stay_in_range(n, right, stated, streamed):
+    found = _constant(stated, round(right * n), n, None, streamed=streamed).metrics
+
+    for name, estimate in found.items():
+        largest = {"nll": np.inf, "brier": 2, "brier_calibration": 2, "brier_refinement": 2}.get(name, 1)
+        if not np.isnan(estimate.value):
+            assert 0 <= estimate.low <= estimate.value <= estimate.high <= largest, (name, estimate)
+
+
+def _constant(stated, right, n, names, *, streamed=False):
+    """A report of a model that states the same for all samples, so many of which it gets right."""
+    probs, labels = np.tile([stated, 1 - stated], (n, 1)), (np.arange(n) >= right).astype(int)
+    if not streamed:
+        return macc.evaluate(probs, labels, metrics=names, resamples=200, seed=right)
+    state = Partial(2, seed=right)
+    state.update(probs, labels)
+    return state.report(metrics=names)

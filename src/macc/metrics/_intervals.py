@@ -1,19 +1,30 @@
 """Intervals whose coverage is tested, and the noise floor of errors that chance alone makes positive.
 
-Scores that are means (accuracy, NLL, Brier) or ranks (AUROC, AURC) get the ordinary percentile
-bootstrap. A calibration error is a norm of gaps, ``e = F(d)`` with ``d = δ + ξ``: the true gaps and
-their noise. Noise cannot cancel in a norm, so ``e`` is too large by an amount that depends on how
-large ``δ`` is against the noise, and percentiles of resampled errors, which carry that bias twice,
-may never contain the truth. Here the noise itself is resampled, ``ξ* = d* - d``, and added to gaps
-that are deliberately too small or too large:
+Accuracy gets the exact limits of Clopper and Pearson. Scores that are means (NLL, Brier) or ranks
+(AUROC, AURC) get the ordinary percentile bootstrap. A calibration error is a norm of gaps, ``e = F(d)``
+with ``d = δ + ξ``: the true gaps and their noise. Noise cannot cancel in a norm, so ``e`` is too large
+by an amount that depends on how large ``δ`` is against the noise, and percentiles of resampled errors,
+which carry that bias twice, may never contain the truth. Here the noise itself is resampled and added to
+gaps that are deliberately too small or too large. A resample is to the sample what the population may
+be to it, as percentiles have it, so that ``ξ* = d - d*``:
 
 - The bias ``F(δ + ξ) - F(δ)`` is largest for ``δ = 0`` and falls as gaps grow, so the lower end is
   ``e`` minus the upper quantile of ``F(δ₁ + ξ*) - F(δ₁)``, where ``δ₁`` is ``d`` moved towards 0 by
   1.5 standard errors. Where cells hold hardly a sample, resampling shows too little noise; the same
   quantile with the noise of labels drawn from the probabilities themselves is taken if it is larger.
   The lower end is 0 when ``e`` is what such labels give by chance.
-- The upper end is ``e`` minus the lower quantile of ``F(δ₂ + ξ*) - F(δ₂)``, where ``δ₂`` is ``d``
-  moved away from 0 by half a standard error, and never less than ``e``.
+- The upper end is ``e`` minus the lower quantile of ``F(δ₂ + ξ*) - F(δ₂)``, and never less than ``e``.
+  ``δ₂`` is the gaps that are most likely if ``e`` is two standard errors too small. For large gaps ``F``
+  is linear in the noise, ``L = ∇F · ξ``, and given ``L`` the noise of gap ``b`` is expected to be
+  ``cov(ξ_b, L) / sd(L)`` for each standard error of ``L``. So a gap that carries all the noise moves by
+  two standard errors of its own, and each of 15 alike moves by half a standard error.
+
+A sample shows no outcome that it does not hold: where nothing was wrong, resamples vary by nothing. So
+the population is taken to hold one more sample, with the outcome that matters most. Weights of ``n + 1``
+samples that are drawn evenly from all that sum to 1 are exponential numbers over their sum, and the mean
+of ``k`` ones, ``n - k`` zeros and one more one is then a Beta(k + 1, n - k) number, whose quantile is the
+limit of Clopper and Pearson. For other means of bounded numbers this is the bound of Gaffke (2005). It
+adds about ``1 / n`` to a limit where errors are many, and 3.7 / n where none were seen.
 
 What is covered is the error of the whole population with the same bins.
 """
@@ -33,7 +44,7 @@ from macc.metrics._binning import TopBins
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _SHRINK = 1.5
-_GROW = 0.5
+_GROW = 2.0
 
 
 @dataclass(frozen=True)
@@ -76,23 +87,63 @@ class Sampled(Deviating, Protocol):
 
 @dataclass(frozen=True)
 class Ordinary:
-    """A score without bias to speak of: the percentile bootstrap."""
+    """A score without bias to speak of: the percentile bootstrap, with a sample that was not seen.
+
+    Args:
+        value: The score.
+        resampled: ``(R,)`` the same of resamples.
+        size: Of how many samples the score is a mean; infinite where one more would not matter.
+        least: The least that one more sample could count.
+        most: The most that it could count.
+    """
 
     value: float
     resampled: Tensor
+    size: float = math.inf
+    least: float = 0.0
+    most: float = 1.0
 
     def estimate(self, confidence: float) -> Estimate:
         """Percentiles; resamples in which the score is undefined (one class left) are left out."""
         tail = (1 - confidence) / 2
-        defined = self.resampled[~self.resampled.isnan()]
-        if math.isnan(self.value) or len(defined) == 0:
+        lower, upper = (draws[~draws.isnan()] for draws in self._population())
+        if math.isnan(self.value) or len(lower) == 0:
             return Estimate(self.value, math.nan, math.nan)
-        low, high = quantile(defined, tail), quantile(defined, 1 - tail)
+        low, high = quantile(lower, tail), quantile(upper, 1 - tail)
         return Estimate(self.value, min(self.value, low), max(self.value, high))
 
     def deviation(self) -> Deviation:
-        """Resampled minus seen."""
-        return Deviation(self.resampled - self.value, self.resampled - self.value)
+        """The score less what the population's may be."""
+        lower, upper = self._population()
+        return Deviation(self.value - upper, self.value - lower)
+
+    def _population(self) -> tuple[Tensor, Tensor]:
+        unseen = unseen_share(len(self.resampled), self.size)
+        seen = self.resampled * (1 - unseen)
+        return seen + unseen * self.least, seen + unseen * self.most
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of ``size`` samples: exact limits."""
+
+    resampled: Ordinary
+    size: int
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return self.resampled.value
+
+    def estimate(self, confidence: float) -> Estimate:
+        """Clopper-Pearson limits, as if of whole samples."""
+        hits = round(self.value * self.size)
+        low, high = clopper_pearson(hits, self.size, (1 - confidence) / 2)
+        return Estimate(self.value, float(low), float(high))
+
+    def deviation(self) -> Deviation:
+        """As resampled."""
+        return self.resampled.deviation()
 
 
 @dataclass(frozen=True)
@@ -116,8 +167,9 @@ class MeanOfSets:
 class Gaps(NamedTuple):
     """How far a norm of noisy gaps exceeds that of the gaps, for one error or one error per class.
 
-    All but ``seen`` have draws on the first axis: of labels from the probabilities (``null``), and of
-    noise added to smaller (``shrunk``) and larger (``grown``) gaps than those seen.
+    All but ``seen`` have draws on the first axis: of labels from the probabilities (``null``), of
+    noise added to smaller (``shrunk``) and larger (``grown``) gaps than those seen, and of what
+    outcomes that were not seen may add (``unseen``).
     """
 
     seen: Tensor
@@ -125,6 +177,7 @@ class Gaps(NamedTuple):
     shrunk: Tensor
     shrunk_null: Tensor
     grown: Tensor
+    unseen: Tensor
 
     @property
     def value(self) -> float:
@@ -136,25 +189,22 @@ class Gaps(NamedTuple):
         tail = (1 - confidence) / 2
         value, low = self.value, 0.0
         if value > quantile(self.null, 1 - tail):
-            bias = max(quantile(self.shrunk, 1 - tail), quantile(self.shrunk_null, 1 - tail), 0.0)
-            low = max(0.0, value - bias)
-        high = min(largest, value - min(0.0, quantile(self.grown, tail)))
+            noise = quantile(self.shrunk + self.unseen, 1 - tail)
+            low = max(0.0, value - max(noise, quantile(self.shrunk_null, 1 - tail), 0.0))
+        high = min(largest, value - min(0.0, quantile(self.grown - self.unseen, tail)))
         return Estimate(value, min(low, value), max(high, value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:
         """From what grown gaps show to what shrunk ones show, moved up where drawn labels show more."""
         more = (self.shrunk_null.mean() - self.shrunk.mean()).clamp(min=0)
         return Deviation(
-            torch.minimum(self.shrunk, self.grown), torch.maximum(self.shrunk + more, self.grown)
+            torch.minimum(self.shrunk, self.grown) - self.unseen,
+            torch.maximum(self.shrunk + more, self.grown) + self.unseen,
         )
 
     def per_class(self) -> "list[Gaps]":
         """Split the last axis."""
         return [Gaps(*(part[..., j] for part in self)) for j in range(self.seen.shape[-1])]
-
-    def mean(self) -> "Gaps":
-        """Average over the last axis: what holds for each class's error holds so for their mean."""
-        return Gaps(*(part.mean(-1) for part in self))
 
 
 Norm = Callable[[Tensor], Tensor]
@@ -165,15 +215,31 @@ def l1(gaps: Tensor) -> Tensor:
     return gaps.abs().sum(-1)
 
 
-def plausible(gaps: Tensor, noise: Tensor, *, sign: int = 0) -> tuple[Tensor, Tensor]:
-    """Gaps moved towards 0, and away from it (or to the side ``sign``)."""
+def plausible(norm: Norm, gaps: Tensor, noise: Tensor, *, sign: int = 0) -> tuple[Tensor, Tensor]:
+    """Gaps moved towards 0, and away from it (or to the side ``sign``) as far as the norm may be too small."""
     spread = noise.std(0, correction=0)
-    side = gaps.sign() if sign == 0 else torch.full_like(gaps, sign)
+    side = torch.where(gaps < 0, -1.0, 1.0) if sign == 0 else torch.full_like(gaps, sign)
     shrunk = gaps.sign() * (gaps.abs() - _SHRINK * spread).clamp(min=0)
-    return shrunk, gaps + _GROW * spread * side
+    far = gaps + _GROW * spread * side
+    # This far from 0 the norm is linear.
+    change = norm(far + noise)
+    change = change - change.mean(0)
+    covariance = torch.einsum("r...c,r...->...c", noise, change) / len(noise)
+    error = change.std(0, correction=0)[..., None]
+    moved = torch.where(error > 0, _GROW * covariance / error, 0.0)
+    return shrunk, gaps + (moved * side).clamp(min=0) * side
 
 
-def norm_of_gaps(norm: Norm, gaps: Tensor, noise: Tensor, null: Tensor, *, sign: int = 0) -> Gaps:
+def norm_of_gaps(
+    norm: Norm,
+    gaps: Tensor,
+    noise: Tensor,
+    null: Tensor,
+    *,
+    size: Tensor,
+    adds: Tensor | None = None,
+    sign: int = 0,
+) -> Gaps:
     """Evaluate a norm of the gaps under resampled and under null noise.
 
     Args:
@@ -181,15 +247,25 @@ def norm_of_gaps(norm: Norm, gaps: Tensor, noise: Tensor, null: Tensor, *, sign:
         gaps: ``(..., C)`` gaps seen.
         noise: ``(R, ..., C)`` resampled gaps minus those seen.
         null: ``(S, ..., C)`` gaps of labels drawn from the probabilities.
+        size: ``(...)`` of how many samples each error is a mean.
+        adds: ``(C,)`` how large the gap of one more sample could be, 1 if it is not given.
         sign: The side on which a one-sided norm counts gaps, 0 for both.
     """
-    shrunk, grown = plausible(gaps, noise, sign=sign)
+    noise = -noise
+    shrunk, grown = plausible(norm, gaps, noise, sign=sign)
+    unseen = unseen_share(len(noise), size)
+    if adds is not None:
+        unseen = unseen[..., None] * adds
+        if sign != 0:  # What only makes a gap of the other side smaller does not count.
+            unseen = (sign * grown + unseen).clamp(min=0) - (sign * grown).clamp(min=0)
+        unseen = unseen.amax(-1)
     return Gaps(
         norm(gaps),
         norm(null),
         norm(shrunk + noise) - norm(shrunk),
         norm(shrunk + null) - norm(shrunk),
         norm(grown + noise) - norm(grown),
+        unseen,
     )
 
 
@@ -198,27 +274,28 @@ class Unbinned:
     """An error without bins that is subadditive, ``F(d) <= F(δ) + F(ξ)``.
 
     ``noise`` and ``null`` hold ``F`` of resampled noise and of labels drawn from the probabilities,
-    ``slope`` the first-order change of the error under resampled noise.
+    ``slope`` the first-order change of the error under resampled noise, and ``size`` is the number of samples.
     """
 
     value: float
     noise: Tensor
     null: Tensor
     slope: Tensor
+    size: int
 
     def estimate(self, confidence: float) -> Estimate:
         """Subadditivity bounds the population's error from below, the slope from above."""
         tail = (1 - confidence) / 2
+        least, most = self.deviation()
         chance = quantile(self.null, 1 - tail)
-        low = (
-            max(0.0, self.value - max(quantile(self.noise, 1 - tail), chance)) if self.value > chance else 0.0
-        )
-        high = min(1.0, max(self.value, self.value - quantile(self.slope, tail)))
+        low = max(0.0, self.value - max(quantile(most, 1 - tail), chance)) if self.value > chance else 0.0
+        high = min(1.0, max(self.value, self.value - quantile(least, tail)))
         return Estimate(self.value, min(low, self.value), high, float(self.null.mean()))
 
     def deviation(self) -> Deviation:
-        """From the slope to all of the noise."""
-        return Deviation(self.slope, torch.maximum(self.noise, self.slope))
+        """From the slope to all of the noise, and what was not seen."""
+        unseen = unseen_share(len(self.slope), self.size)
+        return Deviation(self.slope - unseen, torch.maximum(self.noise, self.slope) + unseen)
 
 
 @dataclass(frozen=True)
@@ -290,6 +367,17 @@ class LargestCoverage:
     def deviation(self) -> Deviation:
         """As resampled."""
         return self.resampled
+
+
+def unseen_share(draws: int, size: Tensor | float) -> Tensor:
+    """Draws ``(R, ...)`` of the weight of one sample more than so many, as the top of this file has it.
+
+    They are even quantiles in a random order that is always the same.
+    """
+    size = torch.as_tensor(size, dtype=torch.float64)
+    order = torch.randperm(draws, generator=torch.Generator().manual_seed(0)).double()
+    weight = -torch.log1p(-(order + 0.5) / draws).view(-1, *[1] * size.ndim)
+    return weight / (size + weight)
 
 
 def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tuple[Floats, Floats]:

@@ -38,7 +38,14 @@ from macc.metrics._report import (
     class_names,
     reliability_bins,
 )
-from macc.metrics._resampling import METRICS, MeanOfClasses, errors_of_bins, metrics_of
+from macc.metrics._resampling import (
+    METRICS,
+    MeanOfClasses,
+    errors_of_bins,
+    mean_scores,
+    metrics_of,
+    scores_by_outcome,
+)
 from macc.metrics._scores import squared_distances
 from macc.metrics._sources import Batch, Source, paired_batches
 from macc.metrics._tables import named, number, thousands
@@ -47,7 +54,7 @@ _GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
 _CLASS_SUMS = 2**22
 _FEWEST_CLASS_GROUPS = 64
-_FORMAT = 2
+_FORMAT = 3
 
 # Fine cells for areas under the ROC curve: 64 an octave of p, or of 1 - p above one half, down to 2^-24.
 _CELLS_PER_OCTAVE = 64
@@ -76,6 +83,8 @@ def _shapes(num_classes: int, bins: int, *, positive: bool) -> dict[str, tuple[i
         "top_gaps": (_GROUPS, bins),
         # By bin: samples, their confidence, right ones, and the variance of labels drawn from the probabilities.
         "top": (4, bins),
+        # NLL and Brier score if all predictions were right, and if they were wrong.
+        "by_outcome": (2, 2),
         "class_gaps": (class_groups, bins, num_classes),
         "class_samples": (class_groups,),
         "class_null": (bins, num_classes),
@@ -154,6 +163,7 @@ class Partial:
         ):
             sums["scores"][:, i] += np.bincount(group, values, minlength=_GROUPS)
         self._add_bins("top", top, group)
+        sums["by_outcome"] += scores_by_outcome(top.confidence, size).sum(-1).numpy()
         if self.positive is not None:
             one = class_labels([block], self.positive)
             self._add_bins("positive", one, group)
@@ -284,12 +294,12 @@ class Partial:
         found: dict[str, Sampled] = {}
         scores = torch.from_numpy(self.sums["scores"])
         draws, samples = _draws(scores[:, 0], resamples)
-        for i, name in enumerate(("accuracy", "nll", "brier"), start=1):
-            resampled = draws @ scores[:, i] / samples
-            value = float(scores[:, i].sum()) / count
-            if name == "nll" and float(scores[:, 4].sum()) > 0:
-                value, resampled = math.inf, torch.full_like(resampled, math.inf)
-            found[name] = Ordinary(value, resampled)
+        values = (scores[:, 1:4].sum(0) / count).tolist()
+        resampled = (draws @ scores[:, 1:4]).T / samples
+        if float(scores[:, 4].sum()) > 0:
+            values[1] = resampled[1] = math.inf
+        by_outcome = torch.from_numpy(self.sums["by_outcome"]) / count
+        found.update(mean_scores(values, resampled, by_outcome, count))
         found["auroc"] = BinnedArea.of(self.sums["hits"], self.sums["all"])
         found.update(self._binned("top", draws, samples, resamples, 1))
         if self.positive is not None:
@@ -297,7 +307,11 @@ class Partial:
             binned = self._binned("positive", draws, samples, resamples, 0)
             found |= {f"positive_{name}": binned[name] for name in ("ece", "mce")}
             squares = torch.from_numpy(self.sums["positive_brier"])
-            found["positive_brier"] = Ordinary(float(squares.sum()) / count, draws @ squares / samples)
+            # Half the Brier score of both classes.
+            ends = (by_outcome[:, 1] / 2).tolist()
+            found["positive_brier"] = Ordinary(
+                float(squares.sum()) / count, draws @ squares / samples, count, *ends
+            )
         classwise = self._classwise(resamples, confidence)
         found["sce"] = classwise.mean()
         return found, classwise.estimates
@@ -325,7 +339,7 @@ class Partial:
             flat = draws @ by_group.reshape(self._class_groups, -1)
             noise = (flat / samples[:, None]).view(-1, *gaps.shape) - gaps
             null = _normal(self.sums["class_null"][:, some].T, 2 + start, resamples) / count
-            errors.add(norm_of_gaps(l1, gaps, noise, null))
+            errors.add(norm_of_gaps(l1, gaps, noise, null, size=torch.full(gaps.shape[:1], count)))
         return errors
 
     def save(self, path: Path) -> None:
@@ -393,6 +407,7 @@ def _is_possible(sums: dict[str, npt.NDArray[np.float64]], positive: int | None)
         _within(infinite, 0, samples),
         _within(loss, -slack, np.inf),
         _within(squared, -slack, 2 * samples + slack),
+        _within(sums["by_outcome"], -slack, [[np.inf, 2 * count + slack]]),
         sums["class_samples"].sum() == count,
         _within(np.abs(gaps_of_classes).sum(1), 0, sums["class_samples"][:, None] + slack),
         _within(gaps_of_classes.sum((0, 1)) - (hits.sum(1) - sums["totals"]), -slack, slack),

@@ -324,7 +324,7 @@ def evaluate(
         <BLANKLINE>
                    value  95 % interval  noise floor
         ────────────────────────────────────────────
-        accuracy  59.5 %    56.5 – 62.5
+        accuracy  59.5 %    56.4 – 62.6
         ECE       15.8 %    11.8 – 18.6        3.1 %
         <BLANKLINE>
         ECE 15.8 % is more than the 3.1 % that a perfectly calibrated model would show: ...

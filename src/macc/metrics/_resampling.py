@@ -38,11 +38,13 @@ from macc.metrics._intervals import (
     LargestGap,
     Ordinary,
     Sampled,
+    Share,
     Unbinned,
     l1,
     norm_of_gaps,
     plausible,
     quantile,
+    unseen_share,
 )
 from macc.metrics._scores import answered_samples, class_aurocs, squared_distances
 
@@ -62,9 +64,12 @@ _HALVINGS = 7
 # Beyond this many ranks, resampled areas under the ROC curve are linear in the counts.
 _RANKED_ELEMENTS = 300_000_000
 
+WORST_BRIER = 2.0
 COVERAGE = 0.9
 RISK = 0.05
 THRESHOLD = 0.01
+# Of what share of the samples a selective metric is a mean; an error that was not seen may be any of them.
+_MEAN_OVER = {"aurc": 1.0, "eaurc": 1.0, "risk_at_coverage": COVERAGE}
 
 MEANS = ("accuracy", "nll", "brier")
 SELECTIVE = ("failure_auroc", "aurc", "eaurc", "risk_at_coverage", "coverage_at_risk")
@@ -274,7 +279,7 @@ def sample_metrics(
     on_step("scores")
     sample = one_pass(given)
     if names & set(MEANS):
-        found.update(_means(sample, resampling))
+        found.update(_means(sample, given.num_classes, resampling))
     top = TopCells(sample.top, bins, resampling)
     if names & set(SELECTIVE):
         on_step("selective prediction")
@@ -304,7 +309,7 @@ def sample_metrics(
         probs = given.matrix()
         if names & EQUAL_WIDTH:
             on_step("class-wise errors")
-            classwise, parts = _equal_width(probs, sample.squared_distance, draws, confidence)
+            classwise, parts = _equal_width(probs, sample, draws, confidence)
             found.update(parts)
         for name, threshold in (("ace", None), ("tace", THRESHOLD)):
             if name in names:
@@ -324,16 +329,52 @@ def count_steps(wanted: Iterable[str]) -> int:
     )
 
 
-def _means(sample: Sample, resampling: Resampling) -> dict[str, Sampled]:
+def _means(sample: Sample, num_classes: int, resampling: Resampling) -> dict[str, Sampled]:
     columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
     # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
     infinite = columns_.isinf()
     finite = resampling.means(torch.where(infinite, 0.0, columns_).T)
     resampled = torch.where(resampling.means(infinite.double().T) > 0, math.inf, finite).T
-    return {
-        name: Ordinary(float(column.mean()), draws)
-        for name, column, draws in zip(MEANS, columns_, resampled, strict=True)
-    }
+    values = [float(column.mean()) for column in columns_]
+    return mean_scores(
+        values,
+        resampled,
+        scores_by_outcome(sample.top.confidence, num_classes).mean(-1),
+        resampling.num_samples,
+    )
+
+
+def scores_by_outcome(confidence: Tensor, num_classes: int) -> Tensor:
+    """NLL and Brier score ``(2, 2, N)`` of predictions if they are right, and if they are wrong.
+
+    All classes but the predicted one are taken to share evenly what its confidence leaves, which is
+    all that is known of classes that were never seen in its place.
+    """
+    # A confidence that was rounded to 1 was not 1: an error costs much, not everything.
+    rest = (1 - confidence).clamp(min=torch.finfo(torch.float64).eps)
+    other = rest / (num_classes - 1)
+    squares = confidence.square() + rest * other
+    right = torch.stack([-confidence.log(), squares + 1 - 2 * confidence])
+    return torch.stack([right, torch.stack([-other.log(), squares + 1 - 2 * other])])
+
+
+def mean_scores(
+    values: Iterable[float], resampled: Iterable[Tensor], by_outcome: Tensor, num_samples: int
+) -> dict[str, Sampled]:
+    """Accuracy, NLL and Brier score.
+
+    Args:
+        values: The three.
+        resampled: ``(3, R)`` the same of resamples.
+        by_outcome: Mean :func:`scores_by_outcome`.
+        num_samples: Number of samples N.
+    """
+    ends = [(0.0, 1.0), *zip(*by_outcome.tolist(), strict=True)]
+    accuracy, nll, brier = (
+        Ordinary(value, draws, num_samples, min(least, value), max(most, value))
+        for value, draws, (least, most) in zip(values, resampled, ends, strict=True)
+    )
+    return {"accuracy": Share(accuracy, num_samples), "nll": nll, "brier": brier}
 
 
 class TopCells:
@@ -468,7 +509,8 @@ def _selective(top: TopLabels, cells: TopCells, resampling: Resampling) -> dict[
     for name in SELECTIVE:
         # Cells of several samples stand for the noise of the curve, and not for its value.
         draws = torch.cat([part[name] for part in resampled]) + (seen[name] - coarse[name])
-        found[name] = Ordinary(float(seen[name]), draws.clamp(0, 1))
+        size = resampling.num_samples * _MEAN_OVER.get(name, math.inf)
+        found[name] = Ordinary(float(seen[name]), draws.clamp(0, 1), size)
     answered, errors = exact.errors(every[None], wrong[None])
     found["coverage_at_risk"] = LargestCoverage(
         found["coverage_at_risk"].value, found["coverage_at_risk"].deviation(), answered[0], errors[0], RISK
@@ -628,7 +670,11 @@ def _positive(one: TopLabels, names: set[str], bins: int, resampling: Resampling
     if "positive_brier" in names:
         squared = (one.confidence - one.correct).square()
         resampled = resampling.means(squared[:, None])[:, 0]
-        found["positive_brier"] = Ordinary(float(squared.mean()), resampled)
+        # Half the Brier score of both classes.
+        ends = scores_by_outcome(one.confidence.maximum(1 - one.confidence), 2)[:, 1].mean(-1) / 2
+        found["positive_brier"] = Ordinary(
+            float(squared.mean()), resampled, resampling.num_samples, *ends.tolist()
+        )
     cells = TopCells(one, bins, resampling)
     if names & {"positive_ece", "positive_mce"}:
         binned = _binned_errors(one, cells, bins)
@@ -650,8 +696,20 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> dict[str, Sa
     gaps = binned.gaps / count
     shares = (binned.samples / count).clamp(min=1 / count)
 
+    # The gap of one more sample, were it wrong, were it right, and the larger of both; none in empty bins.
+    claimed = binned.confidence / binned.samples
+    adds = {-1: claimed, 1: 1 - claimed, 0: torch.maximum(claimed, 1 - claimed)}
+
     def sampled(norm: Callable[[Tensor], Tensor], sign: int = 0) -> Gaps:
-        return norm_of_gaps(norm, gaps, noise, null, sign=sign)
+        return norm_of_gaps(
+            norm,
+            gaps,
+            noise,
+            null,
+            size=binned.samples.sum(),
+            adds=adds[sign].nan_to_num(),
+            sign=sign,
+        )
 
     rmsce = sampled(lambda d: (d.square() / shares).sum(-1).sqrt())
     return {
@@ -672,7 +730,8 @@ def _smooth_ece(top: TopLabels, cells: TopCells) -> Unbinned:
     value = float(smooth_error(residuals_on_grid(top.confidence, residual) / len(top.confidence)))
     noise, null = (torch.cat([on_grid(part) for part in draws]) for draws in (cells.noise(), cells.null()))
     seen = on_grid(cells.residuals[None])[0]
-    return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), _smooth_slope(seen, value, noise))
+    slope = _smooth_slope(seen, value, -noise)
+    return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), slope, len(top.confidence))
 
 
 def _ks_error(top: TopLabels, cells: TopCells) -> Unbinned:
@@ -682,10 +741,10 @@ def _ks_error(top: TopLabels, cells: TopCells) -> Unbinned:
 
     def largest(residuals: Tensor) -> Tensor:
         running = residuals.cumsum(1)[:, last]
-        return torch.stack([running.abs().amax(1), running[:, at] * seen[at].sign()], dim=1)
+        return torch.stack([running.abs().amax(1), running[:, at] * (1 if seen[at] >= 0 else -1)], dim=1)
 
     noise, null = (torch.cat([largest(part) for part in draws]) for draws in (cells.noise(), cells.null()))
-    return Unbinned(largest_running_gap(top), noise[:, 0], null[:, 0], noise[:, 1])
+    return Unbinned(largest_running_gap(top), noise[:, 0], null[:, 0], -noise[:, 1], len(top.confidence))
 
 
 @dataclass(frozen=True)
@@ -831,30 +890,39 @@ class MeanOfClasses:
             self.estimates += [error.estimate(self._confidence) for error in errors.per_class()]
 
     def mean(self) -> Gaps:
-        """Average over all classes: what holds for each class's error holds so for their mean."""
-        return Gaps(*(torch.stack(parts).sum(0) / self._count for parts in zip(*self._sums, strict=True)))
+        """Average over all classes: what holds for each class's error holds so for their mean.
+
+        One more sample adds to the errors of two classes, its own and the one it was taken for.
+        """
+        mean = Gaps(*(torch.stack(parts).sum(0) / self._count for parts in zip(*self._sums, strict=True)))
+        return mean._replace(unseen=mean.unseen * 2 / self._count)
 
 
 def _equal_width(
-    probs: Tensor, squared_distance: Tensor, draws: ClassDraws, confidence: float | None
+    probs: Tensor, sample: Sample, draws: ClassDraws, confidence: float | None
 ) -> tuple[list[Estimate], dict[str, Sampled]]:
     num_samples = len(draws.labels)
     errors = MeanOfClasses(confidence)
     squares: list[SquaredGaps] = []
     for cells in width_cells(probs, draws.bins, draws.most_classes):
         gaps, noise, null, shares = draws.noise(cells)
-        errors.add(norm_of_gaps(l1, gaps, noise, null))
-        squares.append(SquaredGaps.of(gaps, noise, null, shares.clamp(min=1 / num_samples)))
+        errors.add(norm_of_gaps(l1, gaps, noise, null, size=cells.kept))
+        squares.append(SquaredGaps.of(gaps, noise, null, shares, num_samples))
     calibration = SquaredGaps(*(torch.stack(parts).sum(0) for parts in zip(*squares, strict=True)))
-    brier = squared_distance.mean()
+    # One more sample adds to two classes, its own and the one it was taken for.
+    calibration = calibration._replace(unseen=calibration.unseen * 2 / probs.shape[1])
+    by_group = torch.bincount(draws.resampling.groups[0], sample.squared_distance)
+    resampled = draws.resampling.groups[1] @ by_group / draws.resampling.drawn
+    ends = scores_by_outcome(sample.top.confidence, probs.shape[1])[:, 1].mean(-1).tolist()
+    brier = Ordinary(float(sample.squared_distance.mean()), resampled, num_samples, *ends)
     least, most = calibration.deviation()
-    by_group = torch.bincount(draws.resampling.groups[0], squared_distance)
-    noise_of_brier = draws.resampling.groups[1] @ by_group / draws.resampling.drawn - brier
+    of_brier = brier.deviation()
     return errors.estimates, {
         "sce": errors.mean(),
         "brier_calibration": calibration,
         "brier_refinement": Refinement(
-            float(brier - calibration.seen), Deviation(noise_of_brier - most, noise_of_brier - least)
+            max(0.0, brier.value - calibration.value),
+            Deviation(of_brier.least - most, of_brier.most - least),
         ),
     }
 
@@ -871,7 +939,7 @@ class Refinement:
         tail = (1 - confidence) / 2
         low = self.value - quantile(self.deviations.most, 1 - tail)
         high = self.value - quantile(self.deviations.least, tail)
-        return Estimate(self.value, min(low, self.value), max(high, self.value))
+        return Estimate(self.value, max(0.0, min(low, self.value)), min(WORST_BRIER, max(high, self.value)))
 
     def deviation(self) -> Deviation:
         """As resampled."""
@@ -888,15 +956,21 @@ class SquaredGaps(NamedTuple):
     shrunk_null: Tensor
     grown: Tensor
     grown_noisy: Tensor
+    unseen: Tensor
 
     @classmethod
-    def of(cls, gaps: Tensor, noise: Tensor, null: Tensor, shares: Tensor) -> "SquaredGaps":
+    def of(cls, gaps: Tensor, noise: Tensor, null: Tensor, shares: Tensor, num_samples: int) -> "SquaredGaps":
         """Sum over the bins of all given classes."""
+        shares = shares.clamp(min=1 / num_samples)
+
+        def by_class(values: Tensor) -> Tensor:
+            return (values.square() / shares).sum(-1)
 
         def total(values: Tensor) -> Tensor:
-            return (values.square() / shares).sum((-1, -2))
+            return by_class(values).sum(-1)
 
-        shrunk, grown = plausible(gaps, noise)
+        noise = -noise
+        shrunk, grown = plausible(lambda values: by_class(values).sqrt(), gaps, noise)
         return cls(
             total(gaps),
             total(null),
@@ -905,6 +979,7 @@ class SquaredGaps(NamedTuple):
             total(shrunk + null),
             total(grown),
             total(grown + noise),
+            len(gaps) * unseen_share(len(noise), num_samples).square(),
         )
 
     @property
@@ -920,14 +995,18 @@ class SquaredGaps(NamedTuple):
             self.shrunk_noisy.sqrt() - self.shrunk.sqrt(),
             self.shrunk_null.sqrt() - self.shrunk.sqrt(),
             self.grown_noisy.sqrt() - self.grown.sqrt(),
-        ).estimate(confidence, largest=math.sqrt(2))
-        low, high = root.low**2, root.high**2
+            self.unseen.sqrt(),
+        ).estimate(confidence, largest=math.sqrt(WORST_BRIER))
+        low, high = root.low**2, min(WORST_BRIER, root.high**2)
         return Estimate(self.value, min(low, self.value), max(high, self.value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:
         """Between what shrunk and grown gaps show; noise enters squares more, the larger the gaps."""
         shrunk, grown = self.shrunk_noisy - self.shrunk, self.grown_noisy - self.grown
-        return Deviation(torch.minimum(shrunk, grown), torch.maximum(shrunk, grown))
+        linear = 2 * (self.seen * self.unseen).sqrt()
+        return Deviation(
+            torch.minimum(shrunk, grown) - linear - self.unseen, torch.maximum(shrunk, grown) + linear
+        )
 
 
 def _adaptive(probs: Tensor, threshold: float | None, draws: ClassDraws) -> Gaps:
@@ -937,5 +1016,7 @@ def _adaptive(probs: Tensor, threshold: float | None, draws: ClassDraws) -> Gaps
         gaps, noise, null, _ = draws.noise(cells)
         # Gaps are means over all samples, and this error is one over those that count.
         weight = (num_samples / cells.kept.clamp(min=1).double())[:, None]
-        errors.add(norm_of_gaps(l1, gaps * weight, noise * weight, null * weight))
+        # Nothing is known of a class of which no sample counts, and it has no error.
+        size = torch.where(cells.kept > 0, cells.kept, math.inf)
+        errors.add(norm_of_gaps(l1, gaps * weight, noise * weight, null * weight, size=size))
     return errors.mean()

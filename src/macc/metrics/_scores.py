@@ -133,7 +133,8 @@ def brier_decomposition(
         gaps.add(block)
         score += float(squared_distance(block))
     calibration = float((gaps.sums().square() / gaps.samples().clamp(min=1)).sum())
-    return BrierDecomposition(calibration / given.num_samples, (score - calibration) / given.num_samples)
+    refinement = max(0.0, score - calibration)  # rounding
+    return BrierDecomposition(calibration / given.num_samples, refinement / given.num_samples)
 
 
 def auroc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
