@@ -8,9 +8,9 @@ import signal
 import sys
 
 from macc import training
-from macc.training import engine, fitting
+from macc.training import engine, fitting, record
 
-STEP = fitting.Recorder.step
+STEP = record.Recorder.step
 
 
 def train(out, last):
@@ -23,8 +23,8 @@ def train(out, last):
             os.kill(os.getpid(), signal.SIGKILL)
 
     fitting.RESAMPLES = 100  # the fewest there can be: intervals are not what is tested
-    fitting.AGREE_EVERY = 2
-    fitting.Recorder.step = counted
+    record.AGREE_EVERY = 2
+    record.Recorder.step = counted
     recipe = training.load(
         "digits",
         loss="CrossEntropy + MACC(warmup=8)",

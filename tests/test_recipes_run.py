@@ -4,7 +4,7 @@ import pytest
 
 import trees
 from macc import data, training
-from macc.training import recipe as recipes
+from macc.training import loading as recipes
 
 pytest.importorskip("PIL")
 # What a recipe of one data set stands for the others of; all are read by the tests of the data sets.

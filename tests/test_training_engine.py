@@ -22,9 +22,10 @@ import macc
 from macc import data, losses, training
 from macc.data import Part, Splits
 from macc.training import engine, frozen, optimisation, selection
-from macc.training import recipe as recipes
+from macc.training import loading as recipes
 from macc.training._bf16 import ensure_bf16_runs
-from macc.training.fitting import build_model
+from macc.training.building import build_model
+from macc.training.recipe import Recipe
 from macc.training.runs import locked, run_hash, run_path
 
 
@@ -52,7 +53,7 @@ def own_recipe(**changes):
         "dataset": "mine", "model": "mine", "loss": "CrossEntropy", "epochs": 2, "batch_size": 20,
         "optimiser": {"name": "sgd", "lr": 0.1},
     }  # fmt: skip
-    return recipes.Recipe(**{**values, **changes})
+    return Recipe(**{**values, **changes})
 
 
 def network(outputs=3):
@@ -597,7 +598,7 @@ def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
 
 
 def test_memory_does_not_grow_over_fifty_epochs(tmp_path, monkeypatch):
-    from macc.training.fitting import Recorder
+    from macc.training.record import Recorder
 
     counts, whole = [], Recorder.epoch
 

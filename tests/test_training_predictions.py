@@ -12,7 +12,7 @@ from torch import nn
 
 from command import run
 from macc import data, metrics, training
-from macc.training import recipe as recipes
+from macc.training import loading as recipes
 from stored import arrays
 
 pytestmark = pytest.mark.xdist_group("predictions")  # one pytest worker, so that the runs are trained once
@@ -90,12 +90,12 @@ def test_perturbed_validation_logits_fall_in_equal_steps_to_chance(runs, tmp_pat
 
 
 def test_tokens_unknown_to_the_run_are_refused():
-    from macc.training.fitting import _own_splits
+    from macc.training.building import own_splits
     from macc.training.predictions import _parts
 
     tokens, labels = torch.arange(40).view(4, 10), torch.arange(4) % 2
     own, more = (
-        _own_splits("texts", dict.fromkeys(("train", "val", "test", "b"), (t, labels)))
+        own_splits("texts", dict.fromkeys(("train", "val", "test", "b"), (t, labels)))
         for t in (tokens, tokens + 5)
     )
     recipe = recipes.load("digits")
@@ -152,7 +152,7 @@ def test_all_rows_of_a_file_without_splits_are_predicted_in_their_order(tmp_path
     given = arrays(tmp_path / "site2.npz")
     assert labels.tolist() == given["labels"].tolist()
     train = data.load("arrays:site1.npz")
-    model = training.fitting.build_model(trained.recipe, train)
+    model = training.building.build_model(trained.recipe, train)
     model.load_state_dict(trained.weights())
     inputs = train.normalisation(torch.from_numpy(given["features"]).float())
     torch.testing.assert_close(logits, model(inputs).detach())

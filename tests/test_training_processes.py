@@ -16,7 +16,7 @@ from torch import nn
 
 from macc import data
 from macc.training import engine
-from macc.training import recipe as recipes
+from macc.training import loading as recipes
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch is built without distributed"),

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 import macc
-from macc.training import recipe as recipes
-from macc.training.recipe import Head, Recipe, load
+from macc.training import loading as recipes
+from macc.training.loading import load
+from macc.training.recipe import Head, OneCycle, Recipe
 
 FOLDER = Path(macc.__file__).parent / "recipes"
 PLAIN = "dataset: digits\nmodel: small_cnn\nloss: CrossEntropy\nepochs: 4\nbatch_size: 64\noptimiser: {name: sgd, lr: 0.1}\n"
@@ -271,7 +272,7 @@ def test_another_schedule_keeps_nothing_of_the_old_one(tmp_path):
         + "schedule: {name: multistep, milestones: [2]}\nscales: {smoke: {schedule: {name: onecycle}}}\n",
     )
 
-    assert load(path, scale="smoke").schedule == recipes.OneCycle(name="onecycle")
+    assert load(path, scale="smoke").schedule == OneCycle(name="onecycle")
 
 
 @pytest.mark.parametrize(

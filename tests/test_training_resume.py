@@ -19,7 +19,7 @@ import killed
 from macc import training
 from macc.io import writing
 from macc.training import checkpoints
-from macc.training import recipe as recipes
+from macc.training import loading as recipes
 
 # What must not differ; the rest are seconds and the names of folders.
 EXACT = (
@@ -121,7 +121,7 @@ class Stopped(Exception):
 
 def stop_after(monkeypatch, epochs):
     """Break off after so many epochs, as a crash would."""
-    from macc.training.fitting import Recorder
+    from macc.training.record import Recorder
 
     whole = Recorder.epoch
 
@@ -215,7 +215,7 @@ def test_a_state_that_training_did_not_write_is_refused(tmp_path, broken_off):
 
 def test_an_older_checkpoint_is_used_where_the_newest_is_damaged(tmp_path, monkeypatch, capsys):
     """As they stand where a process was killed before it removed the older one."""
-    from macc.training.fitting import Recorder
+    from macc.training.record import Recorder
 
     def step(self, learner, _steps):
         if (learner.epoch, learner.step) == (1, 3):

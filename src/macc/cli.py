@@ -248,7 +248,7 @@ def recipe_schema() -> None:
     """The JSON schema of a recipe file, for editors."""
     import json
 
-    from macc.training.recipe import schema
+    from macc.training.loading import schema
 
     _say(json.dumps(schema(), indent=1))
 

@@ -14,7 +14,9 @@ from macc.data._files import MissingFilesError as MissingFilesError
 from macc.data._parts import Augmentation as Augmentation
 from macc.data._parts import Normalisation as Normalisation
 from macc.data._parts import Part as Part
+from macc.data._splits import Kind as Kind
 from macc.data._splits import Splits as Splits
+from macc.data._splits import vocabulary as vocabulary
 from macc.data.arrays import arrays as arrays
 from macc.data.chest_xray import chest_xray as chest_xray
 from macc.data.chest_xray import chest_xray_augmented_val as chest_xray_augmented_val

@@ -16,8 +16,8 @@ from macc.data import MissingFilesError, Splits
 from macc.experiments import _grids
 from macc.experiments._file import RULES, Experiment, Method, Row, Rule, half_of
 from macc.experiments._grids import Point
-from macc.training import recipe as recipes
-from macc.training.fitting import splits_for
+from macc.training import loading as recipes
+from macc.training.building import splits_for
 from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe, Selection
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch

@@ -12,8 +12,8 @@ from macc import heads, losses
 from macc.experiments._runs import Case, Plan
 from macc.training import engine
 from macc.training._randomness import kept_generators, seed_everything
+from macc.training.building import build_model, splits_for
 from macc.training.engine import Learner
-from macc.training.fitting import build_model, splits_for
 from macc.training.recipe import Recipe
 
 WARM_STEPS = 2

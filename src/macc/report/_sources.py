@@ -19,7 +19,7 @@ from macc.heads import LogitMoments
 from macc.io.arrays import read_npz
 from macc.metrics._files import Loaded
 from macc.metrics._sources import open_source
-from macc.training.fitting import splits_for
+from macc.training.building import splits_for
 from macc.training.recipe import Recipe
 from macc.training.runs import Run, open_run
 from macc.words import shown

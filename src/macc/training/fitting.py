@@ -1,13 +1,10 @@
 """``fit``: a recipe, data and a model become a finished run folder, however often it is interrupted."""
 
 import json
-import math
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,27 +14,25 @@ from accelerate import Accelerator
 from accelerate.tracking import filter_trackers, get_available_trackers
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from macc import data as datasets
-from macc import heads, losses, metrics, models
-from macc.data import Part, Splits
-from macc.data._splits import Kind, vocabulary
+from macc import metrics
+from macc.data import Splits
 from macc.io.json import write_json
 from macc.io.tensors import write_tensors
 from macc.io.writing import full_disk_explained, remove_leftovers, write_bytes
 from macc.training import checkpoints, engine, frozen
-from macc.training import recipe as recipes
-from macc.training._interrupts import Interrupted, StopRequest
+from macc.training import loading as recipes
+from macc.training._interrupts import StopRequest
 from macc.training._memory import full_memory_explained
-from macc.training._randomness import kept_generators, seed_everything
+from macc.training._randomness import kept_generators
+from macc.training.building import Tensors, model_for, splits_for
 from macc.training.engine import Learner
 from macc.training.progress import Display, display_for
 from macc.training.recipe import Head, Recipe, Selection
+from macc.training.record import CHECKPOINT_SECONDS, Recorder, chance, weights_path
 from macc.training.runs import (
     Busy,
     Run,
-    append_row,
     differences,
     environment,
     locked,
@@ -46,16 +41,10 @@ from macc.training.runs import (
     weights_read,
     write_rows,
 )
-from macc.training.selection import at_chance, candidate_epochs, chosen_epoch
-
-CHECKPOINT_SECONDS = 600.0
-AGREE_EVERY = 50
-"""Steps after which several processes ask each other whether to write a checkpoint."""
+from macc.training.selection import chosen_epoch
 
 RESAMPLES = 1000
 """Bootstrap resamples behind the intervals of ``metrics.json``."""
-
-Tensors = tuple[Tensor, Tensor]
 
 
 def fit(
@@ -141,14 +130,14 @@ def fit(
         # A finished run is only read, whoever holds it.
         if not engine.agreed(accelerator, run.finished):
             _lock(stack, run.path, accelerator)
-        whole = _model(recipe, splits, model)
+        whole = model_for(recipe, splits, model)
         if not run.finished:
             recorder = Recorder(
                 run=run,
                 key=key,
                 display=display,
                 stop=stop,
-                chance=_chance(splits),
+                chance=chance(splits),
                 checkpoint_seconds=checkpoint_seconds,
                 rules=(recipe.selection, *also),
                 on_epoch=on_epoch,
@@ -190,129 +179,6 @@ def _warnings_shown(display: Display) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = say
         yield
-
-
-def splits_for(
-    recipe: Recipe,
-    data: Splits | Mapping[str, Tensors] | None,
-    root: str | PathLike[str] | None,
-    *,
-    verify: bool = True,
-) -> Splits:
-    """The data of a recipe, cut down as it says."""
-    if data is None:
-        try:
-            splits = datasets.load(recipe.dataset, root=root, verify=verify)
-        except ValueError as error:
-            raise recipe.complaint("dataset", str(error)) from error
-    elif isinstance(data, Splits):
-        splits = data
-    else:
-        splits = _own_splits(recipe.dataset, data)
-    subset = recipe.subset
-    try:
-        splits = splits.subset(train=subset.train, val=subset.val, test=subset.test, seed=subset.seed)
-    except ValueError as error:
-        raise recipe.complaint("subset", str(error)) from error
-    unknown = [name for name in recipe.epoch_predictions if name not in splits.parts()]
-    if unknown:
-        raise recipe.complaint(
-            "epoch_predictions",
-            f"{splits.name} has no split {unknown[0]!r}; there are {', '.join(splits.parts())}",
-        )
-    return splits
-
-
-def _own_splits(name: str, data: Mapping[str, Tensors]) -> Splits:
-    missing = {"train", "val", "test"} - set(data)
-    if missing:
-        raise ValueError(
-            f"`data` must have train, val and test as (inputs, labels), {min(missing)!r} is missing; "
-            "selection needs val, and test is only read at the end"
-        )
-    parts = {key: Part(inputs=inputs, labels=labels) for key, (inputs, labels) in data.items()}
-    inputs = parts["train"].inputs
-    highest = max(int(part.labels.max()) for part in parts.values())
-    kind: Kind = "image" if inputs.ndim == 4 else "features" if inputs.is_floating_point() else "tokens"
-    return Splits(
-        name=name,
-        kind=kind,
-        vocabulary=vocabulary(parts.values()) if kind == "tokens" else None,
-        classes=tuple(str(k) for k in range(highest + 1)),
-        train=parts.pop("train"),
-        val=parts.pop("val"),
-        test=parts.pop("test"),
-        shifts=parts,
-    )
-
-
-def _model(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Module:
-    """The model to train, with its head, its backbone frozen if the recipe says so."""
-    model = build_model(recipe, data) if model is None else with_head(recipe, model)
-    if losses.parse(recipe.loss).needs_moments and not _has_head(model):
-        raise recipe.complaint("head", f"{recipe.loss!r} needs an MC-dropout head; write head: auto")
-    if recipe.freeze == "backbone":
-        models.freeze(model, bn=recipe.freeze_bn)
-    return model
-
-
-def build_model(recipe: Recipe, data: Splits) -> nn.Module:
-    """The recipe's model with its head, freshly initialised from its seed."""
-    if recipe.pretrained not in (None, "hub") and not Path(recipe.pretrained).expanduser().is_file():
-        raise recipe.complaint(
-            "pretrained",
-            f"there is no weight file {recipe.pretrained}; put it there, say where it is with "
-            "--set pretrained=PATH, or start fresh with --set pretrained=null",
-        )
-    flat = recipe.model in ("mlp", "linear") or data.kind != "image"
-    with kept_generators():
-        seed_everything(recipe.seed, "model")
-        try:
-            model = models.build(
-                recipe.model,
-                num_classes=data.num_classes,
-                in_channels=math.prod(data.shape) if flat else data.shape[0],
-                pretrained=recipe.pretrained,
-                vocabulary=data.vocabulary,
-                vectors=data.vectors,
-            )
-        except ValueError as error:
-            raise recipe.complaint("model", str(error)) from error
-    if recipe.image_size is not None:
-        model.register_forward_pre_hook(_resize_to(recipe.image_size))
-    if recipe.text_length is not None:
-        if data.kind != "tokens":
-            raise recipe.complaint("text_length", f"{recipe.dataset} has no texts; leave it out")
-        model.register_forward_pre_hook(_last_words(recipe.text_length))
-    return with_head(recipe, model)
-
-
-def _resize_to(size: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
-    """Images enter the model at ``size`` pixels; a hook, so that parameters keep their names."""
-
-    def resize(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        if inputs[0].shape[-2:] == (size, size):
-            return inputs
-        return (F.interpolate(inputs[0], size=(size, size), mode="bicubic", antialias=True),)
-
-    return resize
-
-
-def _last_words(count: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
-    """Texts enter the model with their last words; they are padded in front."""
-    return lambda _, inputs: (inputs[0][:, -count:],)
-
-
-def with_head(recipe: Recipe, model: nn.Module) -> nn.Module:
-    """The model with the head a recipe asks for, put onto it unless it has one."""
-    head = recipe.head
-    if not isinstance(head, Head) or _has_head(model):
-        return model
-    return heads.attach(model, p=head.p, samples=head.samples, estimator=head.estimator)
-
-
-def _has_head(model: nn.Module) -> bool:
-    return any(isinstance(module, heads.Head) for module in model.modules())
 
 
 def _lock(stack: ExitStack, path: Path, accelerator: Accelerator) -> None:
@@ -418,10 +284,6 @@ def _say_where(display: Display, recipe: Recipe, run: Run, learner: Learner, her
             display.say(f"the result may differ in its last bits: {'; '.join(changed)}")
 
 
-def _chance(data: Splits) -> float:
-    return float(data.val.counts(data.num_classes).max()) / len(data.val)
-
-
 @contextmanager
 def _showing(display: Display, learner: Learner) -> Iterator[None]:
     steps = len(learner.batches_of_epoch)
@@ -452,124 +314,6 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
         yield
     finally:
         accelerator.end_training()
-
-
-@dataclass(kw_only=True)
-class Recorder:
-    """Writes what training leaves behind: rows, weights that may be chosen, checkpoints, predictions."""
-
-    run: Run
-    key: str
-    display: Display
-    stop: StopRequest
-    chance: float
-    checkpoint_seconds: float
-    rules: Sequence[Selection]
-    """The selections whose epochs are kept."""
-    on_epoch: Callable[[Mapping[str, Any]], None] | None = None
-    written: float = field(default_factory=time.monotonic)
-    warned: bool = False
-
-    def step(self, learner: Learner, steps: int) -> None:
-        """Show it; within an epoch, stop if asked to and write a checkpoint when one is due."""
-        self.display.step(learner.epoch * steps + learner.step)
-        if learner.step == steps:
-            return
-        number, due = self.stop.number, time.monotonic() - self.written >= self.checkpoint_seconds
-        if learner.accelerator.num_processes > 1:
-            if learner.step % AGREE_EVERY:
-                return
-            number, due = engine.agreed(learner.accelerator, (number, due))
-        if due or number is not None:
-            self._checkpoint(learner)
-        if number is not None:
-            self._say_goodbye(learner, number)
-
-    def epoch(self, learner: Learner) -> None:
-        """Write everything an epoch leaves; the checkpoint first, so that a row stands for one."""
-        history = learner.history
-        row, epoch = history[-1], learner.epoch
-        for split in learner.recipe.epoch_predictions:
-            logits = engine.predicted_logits(learner, split)
-            if learner.accelerator.is_main_process:
-                labels = learner.data.parts()[split].labels
-                self.run.write_predictions(f"epochs/{split}-{epoch}", logits=logits, labels=labels)
-        if learner.recipe.trackers:
-            learner.accelerator.log({k: v for k, v in row.items() if k != "epoch"}, step=epoch)
-        candidates: set[int] = set().union(*(candidate_epochs(history, rule) for rule in self.rules))
-        if learner.accelerator.is_main_process and epoch in candidates:
-            write_tensors(weights_path(self.run, epoch), learner.model.state_dict())
-        self._checkpoint(learner)
-        if learner.accelerator.is_main_process:
-            append_row(self.run.path / "history.jsonl", row)
-            # Only now: a run that goes on from the checkpoint before needs the weights chosen then.
-            for path in (self.run.path / "candidates").iterdir():
-                if path.stem not in map(str, candidates):
-                    path.unlink()
-        self.display.epoch(row)
-        self._say_if_at_chance(learner)
-        if self.on_epoch is not None:
-            self.on_epoch(row)
-        number = engine.agreed(learner.accelerator, self.stop.number)
-        if number is not None and epoch < learner.recipe.epochs:
-            self._say_goodbye(learner, number)
-
-    def _checkpoint(self, learner: Learner) -> None:
-        engine.read_losses(learner)
-        unfinished = engine.unfinished_epoch(learner) if learner.step else []
-        if learner.accelerator.is_main_process:
-            scaler = learner.accelerator.scaler
-            checkpoints.save(
-                checkpoints.Checkpoint(
-                    run=self.key,
-                    epoch=learner.epoch,
-                    step=learner.step,
-                    processes=learner.accelerator.num_processes,
-                    history=learner.history,
-                    model=learner.model.state_dict(),
-                    criterion=learner.criterion.state_dict(),
-                    optimiser=learner.optimiser.state_dict()["state"],
-                    scaler=scaler.state_dict() if scaler is not None else {},
-                    unfinished=unfinished,
-                ),
-                self.run.path / "checkpoint",
-            )
-        self.written = time.monotonic()
-
-    def _say_goodbye(self, learner: Learner, number: int) -> None:
-        within = f" and {learner.step} steps of the next" if learner.step else ""
-        if not learner.accelerator.is_main_process:
-            raise Interrupted("", number)
-        raise Interrupted(
-            f"stopped after {learner.epoch} of {learner.recipe.epochs} epochs{within}; "
-            f"the same command goes on from there ({self.run.path})",
-            number,
-        )
-
-    def _say_if_at_chance(self, learner: Learner) -> None:
-        if self.warned:
-            return
-        steps = len(learner.batches_of_epoch)
-        warmups = [m.warmup for m in learner.criterion.modules() if isinstance(m, losses.Penalty)]
-        after = math.ceil(max(warmups, default=0) / steps)
-        if at_chance(learner.history, self.chance, len(learner.data.val), after=after):
-            self.warned = True
-            accuracy = 100 * learner.history[-1]["val/accuracy"]
-            self.display.say(
-                f"validation accuracy is at chance ({accuracy:.1f} %; always naming the largest class gives "
-                f"{100 * self.chance:.1f} %): the network has collapsed or learns nothing; {_cure(learner)}"
-            )
-
-
-def _cure(learner: Learner) -> str:
-    if learner.criterion.needs_moments:
-        return "give MACC a longer warm-up or a smaller weight, or lower head.p or optimiser.lr"
-    return "lower optimiser.lr, or look at the labels"
-
-
-def weights_path(run: Run, epoch: int) -> Path:
-    """The weights of an epoch that may still be chosen."""
-    return run.path / "candidates" / f"{epoch}.safetensors"
 
 
 def _finish(

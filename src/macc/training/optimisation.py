@@ -31,7 +31,7 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     """The learning rate of a step, counted from 0 over the whole run.
 
     Example:
-        >>> from macc.training.recipe import load
+        >>> from macc.training import load
         >>> recipe = load("digits", overrides=["schedule={name: multistep, milestones: [10, 20]}"]).resolved()
         >>> [round(learning_rate(recipe, 5 * epoch, 5), 7) for epoch in (0, 9, 10, 20)]
         [0.05, 0.05, 0.005, 0.0001]

@@ -197,7 +197,7 @@ def result_text(run: Path) -> str:
 def recipe_table() -> str:
     """Every recipe on a line: data set, model, epochs, and what this version lacks to train it."""
     from macc import data, models
-    from macc.training import recipe as recipes
+    from macc.training import loading as recipes
 
     rows = []
     for name in recipes.names():

@@ -1,14 +1,7 @@
-"""A recipe: everything that decides the result of a training run, as plain checked values.
+"""A recipe: everything that decides what a training gives, as plain checked values."""
 
-It is written in YAML or in Python. ``load`` reads one by name or from a file, applies a scale and
-overrides, and says of every value where it comes from.
-"""
-
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -23,18 +16,32 @@ from pydantic import (
     model_validator,
 )
 
-from macc.io.yaml import comments, ends_in_comment, parse, read_text
 from macc.words import did_you_mean, quoted, shown
 
 Scale = Literal["smoke", "cpu", "full"]
+
+
 Count = Annotated[int, Field(strict=True, ge=1)]
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+
 DROPOUT = 0.2
+
+
 LAST_FACTOR = 0.1
+
+
 LAST_FACTOR_WITH_HEAD = 0.02
 
 
@@ -144,13 +151,21 @@ def _kind_of_head(value: object) -> str:
 
 
 Optimiser = Annotated[SGD | Adam | AdamW, Field(discriminator="name")]
+
+
 Schedule = Annotated[Constant | MultiStep | Cosine | OneCycle, Field(discriminator="name")]
+
+
 HeadSetting = Annotated[
     Annotated[Literal["auto", "none"], Tag("<word>")] | Annotated[Head, Tag("<settings>")],
     Discriminator(_kind_of_head),
     BeforeValidator(lambda value: "none" if value is None else value),
 ]
+
+
 Selection = Literal["val_accuracy", "val_nll", "val_sce", "last"]
+
+
 _UNIONS = ("optimiser", "schedule", "head")
 """Keys after which pydantic puts the name of a variant into the place of an error."""
 
@@ -220,7 +235,7 @@ class Recipe(_Values):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(_sentence(error, "recipe", values, {})) from error
+            raise ValueError(sentence(error, "recipe", values, {})) from error
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -335,166 +350,7 @@ def _lines(values: Mapping[str, Any], sources: Mapping[str, str], prefix: str, i
             yield f"{indent}{key}: {text}  # {source}\n"
 
 
-def names() -> list[str]:
-    """The recipes that come with the package."""
-    folder = resources.files("macc") / "recipes"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
-
-
-def load(
-    recipe: str | Path,
-    *,
-    scale: str = "full",
-    loss: str | None = None,
-    seed: int | None = None,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
-) -> Recipe:
-    """Read a recipe.
-
-    Args:
-        recipe: A name of ``macc recipe list``, or the path of a YAML file.
-        scale: ``"full"``, or one of the file's own ``scales``.
-        loss: In place of the file's.
-        seed: In place of the file's.
-        overrides: ``["epochs=3", "optimiser.lr=0.01"]`` or ``{"epochs": 3, "optimiser.lr": 0.01}``, applied last.
-
-    Example:
-        >>> load("digits", scale="smoke", overrides=["optimiser.lr=0.01"]).optimiser.lr
-        0.01
-    """
-    path, text = _find(recipe)
-    values = parse(text, path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must be a mapping of keys to values; see `macc recipe show digits`")
-    sources = comments(text)
-    values = _scaled(values, scale, path, sources)
-    given = _typed(overrides)
-    if loss is not None:
-        given.append(("loss", loss, "--loss"))
-    if seed is not None:
-        given.append(("seed", seed, "--seed"))
-    spelled: dict[str, str] = {}
-    for key, value, option in given:
-        group = key.removesuffix(".name")
-        old = _get(values, group) if group != key else {}
-        if old.get("name", value) != value:
-            # Another optimiser or schedule has other keys: of the old ones only those stay that were given.
-            _put(values, group, {name: one for name, one in old.items() if f"{group}.{name}" in spelled})
-            gone = {f"{group}.{name}" for name in old} - set(spelled)
-            sources = {name: said for name, said in sources.items() if name not in gone}
-        _put(values, key, value)
-        for known in (sources, spelled):
-            for name in [name for name in known if name == key or name.startswith(f"{key}.")]:
-                del known[name]
-        sources[key] = option
-        spelled[key] = option
-    odd = [key for key in values if not isinstance(key, str)]
-    if odd:
-        raise ValueError(
-            f"{path}: a key must be text, got {shown(repr(odd[0]))}; `macc recipe show digits` has them all"
-        )
-    try:
-        result = Recipe(**values)
-    except ValueError as error:
-        raise ValueError(_sentence(cast("ValidationError", error.__cause__), path, values, spelled)) from None
-    result._sources = sources
-    result._origin = path
-    return result
-
-
-def _find(recipe: str | Path) -> tuple[str, str]:
-    if str(recipe) in names():
-        return f"recipe {recipe}", (resources.files("macc") / "recipes" / f"{recipe}.yaml").read_text("utf-8")
-    path = Path(recipe)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if not path.is_file():
-            raise ValueError(f"there is no file {path}; recipes that come with macc: {', '.join(names())}")
-        return str(path), read_text(path)
-    cure = did_you_mean(recipe, names())
-    raise ValueError(f"no recipe is called {str(recipe)!r}; {cure} (a file of your own ends in .yaml)")
-
-
-def _scaled(values: dict[str, Any], scale: str, path: str, sources: dict[str, str]) -> dict[str, Any]:
-    """The values with the overlay of ``scale`` laid over them."""
-    scales = values.pop("scales", {})
-    if scale not in get_args(Scale):
-        raise ValueError(f"`--scale` must be one of {', '.join(get_args(Scale))}, got {scale!r}")
-    if not isinstance(scales, dict) or set(scales) - set(get_args(Scale)):
-        raise ValueError(f"{path}: scales must map smoke and cpu to the values they change, got {scales!r}")
-    for key in [key for key in sources if key.startswith("scales")]:
-        if key.startswith(f"scales.{scale}."):
-            sources[key.removeprefix(f"scales.{scale}.")] = f"scale {scale}: {sources[key]}"
-        del sources[key]
-    if scale == "full" or values.get("scale") == scale:
-        return values
-    if scale not in scales:
-        raise ValueError(f"{path} has no scale {scale!r}; it has {', '.join([*scales, 'full'])}")
-    changes = scales[scale] or {}
-    if not isinstance(changes, dict):
-        raise ValueError(
-            f"{path}: scales.{scale} must map keys to the values they change, as in {{epochs: 1}}, got {changes!r}"
-        )
-    _overlay(values, changes, f"scale {scale}", "", sources)
-    values["scale"] = scale
-    sources["scale"] = f"--scale {scale}"
-    return values
-
-
-def _overlay(
-    values: dict[str, Any], changes: Mapping[str, Any], source: str, prefix: str, sources: dict[str, str]
-) -> None:
-    for key, value in changes.items():
-        old = values.get(key)
-        if isinstance(value, dict):
-            # Another optimiser or schedule has other keys: nothing of the old one stays.
-            stays = isinstance(old, dict) and value.get("name", old.get("name")) == old.get("name")
-            values[key] = old if stays else {}
-            _overlay(values[key], value, source, f"{prefix}{key}.", sources)
-        else:
-            values[key] = value
-            if not sources.get(f"{prefix}{key}", "").startswith(source):
-                sources[f"{prefix}{key}"] = source
-
-
-def _typed(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-    """Key and value of each override, and how errors call it."""
-    if isinstance(overrides, Mapping):
-        return [
-            (key, value, shown(f"set {key}={json.dumps(value, default=str)}"))
-            for key, value in overrides.items()
-        ]
-    return [(*_override(text), f"--set {shown(text)}") for text in overrides]
-
-
-def _override(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ValueError(f"`--set` takes key=value, as in --set optimiser.lr=0.01, got {quoted(text)}")
-    found = parse(value, f"--set {shown(text)}")
-    # Nobody comments on a command line: a # belongs to the text, for example to the name of a file.
-    return key.strip(), value.strip() if ends_in_comment(value) else found
-
-
-def _get(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping under a dotted key; an empty one if there is none."""
-    for part in key.split("."):
-        inner = values.get(part)
-        values = inner if isinstance(inner, dict) else {}
-    return values
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = values.get(parent)
-        values[parent] = inner if isinstance(inner, dict) else {}
-        values = values[parent]
-    values[last] = value
-
-
-def _sentence(
-    error: ValidationError, path: str, values: Mapping[str, Any], spelled: Mapping[str, str]
-) -> str:
+def sentence(error: ValidationError, path: str, values: Mapping[str, Any], spelled: Mapping[str, str]) -> str:
     """The first complaint of pydantic as one sentence with file, key, value and cure."""
     first = error.errors(include_url=False)[0]
     keys = _keys(first["loc"], values)
@@ -561,17 +417,3 @@ def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
             str(values.get("name")), model
         )
     return did_you_mean(keys[-1], model.model_fields)
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of a recipe file, for editors."""
-    result = Recipe.model_json_schema()
-    overlay = {"type": "object", "description": "The values this scale changes."}
-    result["properties"]["scales"] = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {"smoke": overlay, "cpu": overlay},
-    }
-    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    result["title"] = "macc recipe"
-    return result

@@ -25,7 +25,7 @@ from macc.data import Splits
 from macc.io.arrays import read_npz, write_arrays
 from macc.io.json import json_bytes
 from macc.io.writing import write_bytes
-from macc.training import recipe as recipes
+from macc.training import loading as recipes
 from macc.training.recipe import Recipe
 from macc.words import slug
 
