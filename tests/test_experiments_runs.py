@@ -18,12 +18,13 @@ from scipy import stats
 from macc import data, experiments, metrics, posthoc, training
 from macc.experiments import _findings, _measure, _runs, _study, _tables
 from macc.experiments._gather import gather
-from macc.experiments._result import Cell, Comparison, Member, Result, interval, load_result
+from macc.experiments._result import Cell, Comparison, Member, Result, load_result
 from macc.experiments._run import _fronts, write
 from macc.experiments._runs import Plan
 from macc.io.arrays import write_arrays
 from macc.io.json import write_json
 from macc.io.writing import write_bytes
+from macc.metrics._over_runs import interval
 
 
 def planned(tmp_path, **values):

@@ -108,6 +108,23 @@ def test_runs_are_compared_by_a_paired_t_test():
     assert "5 pairs of runs, paired t-test" in str(result)
 
 
+def test_runs_that_all_differ_by_the_same_are_not_tested():
+    labels = np.zeros(10, dtype=int)
+    right = np.tile([0.9, 0.1], (10, 1))
+    wrong = right.copy()
+    wrong[0] = wrong[0, ::-1]
+    result = metrics.compare([right] * 3, [wrong] * 3, labels, metrics=["accuracy"])
+    same = metrics.compare([right] * 3, [right] * 3, labels, metrics=["accuracy"])
+
+    row = result["accuracy"]
+    assert row.value == pytest.approx(0.1)
+    assert np.isnan([row.low, row.high, row.p, row.p_holm]).all()
+    assert "differs by the same amount in all runs" in str(result)
+    assert "A better" not in str(result)
+    assert (same["accuracy"].low, same["accuracy"].high, same["accuracy"].p) == (0, 0, 1)
+    assert "differs by the same amount" not in str(same)
+
+
 def test_runs_have_every_metric():
     runs = [sample(60, 3, seed=s)[0] for s in range(2)]
     labels = sample(60, 3)[1]

@@ -116,7 +116,7 @@ def test_verdicts_of_two_classes_name_the_kind():
 
     assert "P(class 1) is too close to 0 and 1: " in verdict(probs**3)
     assert "P(class 1) is too close to one half: " in verdict(probs**0.4)
-    assert "cannot be told from" in verdict(probs)
+    assert "is not significantly different from" in verdict(probs)
     waves = probs[:, 1] + 0.15 * np.sin(4 * np.pi * probs[:, 1]) * (probs[:, 1] > 0.5)
     assert "P(class 1) is too high in some bins and too low in others: " in verdict(both(waves))
 

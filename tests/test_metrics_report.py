@@ -114,7 +114,7 @@ def test_verdicts_name_the_direction():
 
     assert "the model is over-confident (" in verdict(cold)
     assert "the model is under-confident (" in verdict(hot)
-    assert "cannot be told from" in verdict(probs)
+    assert "is not significantly different from" in verdict(probs)
 
 
 def test_many_classes_print_the_worst():

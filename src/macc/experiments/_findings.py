@@ -7,10 +7,11 @@ from dataclasses import replace
 from macc import losses, metrics
 from macc.experiments import _grids, _measure
 from macc.experiments._file import Method, half_of
-from macc.experiments._result import LEVEL, Cell, Comparison, Result, interval, paired_p
+from macc.experiments._result import LEVEL, Cell, Comparison, Result
 from macc.experiments._runs import Case, Plan
 from macc.metrics._compare import paired, sampled_means
 from macc.metrics._intervals import MeanOfSets
+from macc.metrics._over_runs import interval, paired_p
 from macc.training.recipe import Head
 
 MAIN = ("accuracy", "ece", "sce", "nll")

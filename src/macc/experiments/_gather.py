@@ -11,8 +11,9 @@ from macc.experiments._file import RULES, Experiment, Method, Rule
 from macc.experiments._findings import MAIN, RULE_TEXT, add_findings
 from macc.experiments._measure import Floor, Logits
 from macc.experiments._paper import paper_value
-from macc.experiments._result import Cell, Member, Result, interval
+from macc.experiments._result import Cell, Member, Result
 from macc.experiments._runs import Case, Job, Plan
+from macc.metrics._over_runs import interval
 from macc.training.runs import Run
 
 Values = dict[str, dict[str, float]]

@@ -5,12 +5,10 @@ It is written as ``result.json``; tables, figures and reports read it back with 
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
-
-from scipy.special import stdtr, stdtrit
 
 FORMAT = 1
 LEVEL = 0.05
@@ -218,39 +216,3 @@ def load_result(path: str | Path) -> Result:
 def _number(value: Any) -> Any:
     """JSON has null for what is not a number."""
     return math.nan if value is None else value
-
-
-def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The t-interval of the mean over seeds; none with one.
-
-    Example:
-        >>> low, high = interval([1.0, 2.0, 3.0])
-        >>> round(low, 3), round(high, 3)
-        (-0.484, 4.484)
-    """
-    if len(values) < 2:
-        return None
-    mean, error = _mean_and_error(values)
-    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
-    return mean - half, mean + half
-
-
-def paired_p(differences: Sequence[float]) -> float:
-    """The p-value of a paired t-test, from at least two differences; NaN where they are all the same and not 0.
-
-    Two or three seeds may differ by the same number of samples, which says nothing about how much seeds vary.
-
-    Example:
-        >>> round(paired_p([1.0, 2.0, 3.0]), 3), paired_p([0.0, 0.0]), paired_p([0.1, 0.1])
-        (0.074, 1.0, nan)
-    """
-    mean, error = _mean_and_error(differences)
-    if error <= 1e-12 * abs(mean):
-        return 1.0 if mean == 0 else math.nan
-    return 2 * float(stdtr(len(differences) - 1, -abs(mean) / error))
-
-
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    count = len(values)
-    mean = math.fsum(values) / count
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1) / count)

@@ -18,6 +18,7 @@ from macc.metrics import _calibration_errors as _errors
 from macc.metrics import _positive, _scores
 from macc.metrics._inputs import Array, check_bins, predictions, score_rows
 from macc.metrics._intervals import Deviating, MeanOfSets, Sampled, quantile
+from macc.metrics._over_runs import interval, paired_p
 from macc.metrics._positive import positive_index
 from macc.metrics._report import check_confidence, check_names, check_resamples, class_names, on_cpu
 from macc.metrics._resampling import POSITIVE, Resampling, sample_metrics
@@ -64,6 +65,7 @@ _BINNED: dict[str, Callable[..., float]] = {
 HIGHER_IS_BETTER = frozenset(
     {"accuracy", "auroc", "failure_auroc", "failure_auroc_by_certainty", "coverage_at_risk"}
 )
+_NOT_TESTED = "A metric without a p-value differs by the same amount in all runs, which says nothing about how much runs vary."
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def compare(
 
     Lists of arrays are runs of two methods (one per seed): run ``i`` of A and of B form a pair, and
     interval and p-value come from a paired t-test over the pairs, which speaks of the methods and
-    not only of the models at hand.
+    not only of the models at hand. Where all pairs differ by the same amount other than 0, both are NaN.
 
     Args:
         probs_a: Probabilities ``(N, K)`` of model A, or a list of them, one for each run.
@@ -273,6 +275,8 @@ def comparison(
     positive: str | None = None,
 ) -> Comparison:
     """The differences with p-values corrected for their number."""
+    if num_runs > 1 and any(math.isnan(row.p) and math.isfinite(row.value) for row in rows.values()):
+        notes = (*notes, _NOT_TESTED)
     corrected = holm([row.p for row in rows.values()])
     rows = {name: replace(row, p_holm=p) for (name, row), p in zip(rows.items(), corrected, strict=True)}
     return Comparison(rows, num_samples, num_runs, confidence, notes, positive)
@@ -393,20 +397,11 @@ def _values(
 
 
 def _t_test(a: Tensor, b: Tensor, confidence: float) -> Difference:
-    # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
-    from scipy.special import stdtr, stdtrit
-
     differences = a - b
     means = float(a.mean()), float(b.mean()), float(differences.mean())
-    if not math.isfinite(means[2]):
-        return Difference(*means, math.nan, math.nan, math.nan, math.nan)
-    error = float(differences.std()) / math.sqrt(len(differences))
-    half = float(stdtrit(len(differences) - 1, (1 + confidence) / 2)) * error
-    if error == 0:
-        p = 1.0 if means[2] == 0 else 0.0
-    else:
-        p = 2 * float(stdtr(len(differences) - 1, -abs(means[2]) / error))
-    return Difference(*means, means[2] - half, means[2] + half, p, math.nan)
+    p = paired_p(differences.tolist()) if math.isfinite(means[2]) else math.nan
+    ends = None if math.isnan(p) else interval(differences.tolist(), confidence)
+    return Difference(*means, *(ends or (math.nan, math.nan)), p, math.nan)
 
 
 def _p(value: float) -> str:

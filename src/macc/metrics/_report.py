@@ -161,7 +161,7 @@ class Report:
         seen, chance = (number(v, "%", ece.high - ece.low, suffix=True) for v in (ece.value, floor))
         if ece.low == 0:
             return (
-                f"ECE {seen} cannot be told from the {chance} that a perfectly calibrated model "
+                f"ECE {seen} is not significantly different from the {chance} that a perfectly calibrated model "
                 f"would show on {thousands(self.num_samples)} samples ({means})."
             )
         gap = self.mean_confidence - self.mean_accuracy
@@ -187,7 +187,7 @@ class Report:
         subject = f"P({class_called(positive.name)})"
         if ece.low == 0:
             return (
-                f"{error} cannot be told from the {chance} that a perfectly calibrated model would show on "
+                f"{error} is not significantly different from the {chance} that a perfectly calibrated model would show on "
                 f"{thousands(self.num_samples)} samples; {subject} is {means}{beside}."
             )
         # How far probabilities lie too near 0 and 1, and not too near one half.
