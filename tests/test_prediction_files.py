@@ -12,6 +12,7 @@ from command import run
 from macc.io import arrays
 from macc.metrics import _sources
 from macc.metrics._sources import open_source
+from macc.metrics._tables import class_called
 from test_cli_metrics import npy_bytes, write_csv, zipped
 from test_metrics_errors import sample
 
@@ -143,6 +144,43 @@ class TestNames:
         for name in ("p.csv", "p.npz"):
             assert open_source(folder / name).load().labels.tolist() == labels.tolist()
 
+    @pytest.mark.parametrize("words", [("ham", "spam"), ("no", "yes"), ("1", "2")])
+    def test_of_two_words_of_which_the_positive_one_is_named(self, folder, small_batches, words):
+        p = np.random.default_rng(0).random(40)
+        labels = np.arange(40) > 24
+        write_csv(folder / "p.csv", p[:, None], np.array(words)[labels.astype(int)], ["label", "prob"])
+        source = open_source(folder / "p.csv", positive=words[1])
+        assert source.classes == list(words)
+        assert source.load().labels.tolist() == labels.tolist()
+        shown = [
+            run("evaluate", "p.csv", "--positive", words[1], *more)
+            for more in ([], ["--max-rows-in-memory", 5])
+        ]
+        assert all(f"the positive one is {class_called(words[1])}" in out for _, out, _ in shown)
+
+    def test_of_other_words_beside_one_column(self, folder):
+        lines = [f"{word},0.{i}" for i, word in enumerate(("ham", "spam", "", "ham"), start=1)]
+        (folder / "p.csv").write_text("\n".join(["label,prob", *lines]))
+        assert "or name the class that the probability is of with --positive" in run("evaluate", "p.csv")[2]
+        assert "there is no label" in run("evaluate", "p.csv", "--positive", "spam")[2]
+        found = open_source(folder / "p.csv", positive="spam", drop_missing=True)
+        assert found.load().labels.tolist() == [0, 1, 0]
+        (folder / "p.csv").write_text("label,prob\nspam,0.5\n,0.4\n")
+        only = open_source(folder / "p.csv", positive="spam", drop_missing=True)
+        assert only.classes == ["not spam", "spam"]
+        (folder / "p.csv").write_text("label,prob\nham,0.5\nspam,0.4\neggs,0.3\n")
+        assert (
+            "line 4: the label 'eggs' is not the name of a class"
+            in run("threshold", "p.csv", "--positive", "spam")[2]
+        )
+        (folder / "p.csv").write_text("label,prob\n0,0.5\n1,0.4\n")
+        assert "no class is called 'spam'" in run("evaluate", "p.csv", "--positive", "spam")[2]
+        (folder / "p.csv").write_text("label,a,b,c\n0,0.5,0.2,0.3\n")
+        assert (
+            "p.csv has 3 classes, and --positive picks one of two"
+            in run("evaluate", "p.csv", "--positive", "a")[2]
+        )
+
     def test_in_python(self):
         probs, labels = sample(60, 3)
         expected = macc.evaluate(probs, labels, classes=NAMES, metrics=["accuracy"])
@@ -158,6 +196,28 @@ class TestNames:
 
 class TestColumns:
     """Which columns are classes."""
+
+    def test_options_about_columns_are_for_files_that_have_some(self, folder):
+        p = np.random.default_rng(0).random(60)
+        labels = (p > np.random.default_rng(1).random(60)).astype(int)
+        words = np.array(["ham", "spam"])[labels]
+        np.savez(folder / "val.npz", probs=p, labels=labels)
+        rows = [f"{i},{word},{value:.17g}" for i, (word, value) in enumerate(zip(words, p, strict=True))]
+        (folder / "t.csv").write_text("\n".join(["id,label,prob", *rows]))
+        options = ["--ignore", "id", "--positive", "spam"]
+        for command in (
+            ["calibrate", "--fit", "val.npz", "--apply", "t.csv", "-o", "out.csv"],
+            ["calibrate", "--fit", "t.csv", "--apply", "val.npz", "-o", "out.npz"],
+            ["compare", "t.csv", "val.npz", "--metrics", "ece"],
+            ["compare", "val.npz", "t.csv", "--metrics", "ece"],
+            ["compare", "val.npz", "t.csv", "--metrics", "ece", "--max-rows-in-memory", 10],
+            ["threshold", "val.npz", "--check", "t.csv", "--risk", 0.9],
+        ):
+            code, out, err = run(*command, *options)
+            assert code == 0, err
+            assert command[0] == "threshold" or "the positive one is class 'spam'" in out
+        code, _, err = run("compare", "val.npz", "val.npz", "--ignore", "id")
+        assert (code, "--ignore is for a .csv or .parquet" in err) == (2, True)
 
     def write(self, path, extra, rows=400, name="fold"):
         probs, labels = sample(rows, 3)

@@ -523,7 +523,7 @@ def evaluate(
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
-    source = _open(file, labels, reading)
+    source = _open(file, labels, {**reading, "positive": positive})
     wanted = _listed(metrics)
     with _progress("measuring") as on_progress:
         if state is not None or source.num_rows > max_rows_in_memory:
@@ -650,7 +650,7 @@ def check(
     for name, limit in asked.items():
         if not limit > 0:
             raise ValueError(f"--max-{name.replace('_', '-')} must be above 0, got {limit:g}")
-    source = _open(file, labels, reading)
+    source = _open(file, labels, {**reading, "positive": positive})
     limits: dict[str, float] = {}
     for name, limit in asked.items():
         metric = limited(name, source.num_classes)
@@ -712,6 +712,7 @@ def compare(
     check_outputs({"--json": json}, [a, b, labels])
     # Only an .npy needs labels of its own; the other file may hold them.
     arrays = [file.suffix.lower() == ".npy" for file in (a, b)]
+    reading |= {"positive": positive, "beside": [a, b]}
     sources = [
         _open(file, labels if array or not any(arrays) else None, reading)
         for file, array in zip((a, b), arrays, strict=True)
@@ -739,7 +740,7 @@ def compare(
             result = difference(
                 *scores,
                 one.labels,
-                classes=one.classes,
+                classes=one.classes or two.classes,
                 metrics=_listed(metrics),
                 positive=positive,
                 bins=bins,
@@ -818,6 +819,7 @@ def calibrate(
         [*files, *(fit_labels or ()), apply, apply_labels],
     )
     labelled = iter(fit_labels or ())
+    reading |= {"positive": positive, "beside": [*files, apply]}
     val = pooled(
         files,
         [
@@ -911,6 +913,12 @@ def threshold(
         typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --check.", show_default=False),
     ] = None,
     normalise: _Normalise = False,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The label whose probability a single column has.", show_default=False
+        ),
+    ] = None,
     json: _Json = None,
 ) -> None:
     """Find the confidence from which on predictions can be accepted, the rest being handed to a person.
@@ -922,6 +930,7 @@ def threshold(
     from macc.metrics._files import write_json
 
     check_outputs({"--json": json}, [file, labels, check, check_labels])
+    reading |= {"positive": positive, "beside": [file] if check is None else [file, check]}
     val = _load(file, labels, reading, normalise)
     test = None if check is None else _load(check, check_labels, reading, normalise)
     found = posthoc.threshold(

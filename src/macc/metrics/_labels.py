@@ -42,6 +42,7 @@ class Labels:
         labels_are: ``"names"`` or ``"indices"``, to allow only one of them.
         drop_missing: Read what is not there as ``MISSING`` and do not refuse it.
         missing_cure: What to do where a label is missing and that is refused.
+        word_cure: What else to do where a label of two classes without names is a word that says neither no nor yes.
 
     Example:
         >>> Labels(3, ["cat", "dog", "owl"]).indices(["owl", "cat"]).tolist()
@@ -58,12 +59,14 @@ class Labels:
         labels_are: str | None = None,
         drop_missing: bool = False,
         missing_cure: str = "leave the sample out",
+        word_cure: str = "",
     ):
         self.num_classes = num_classes
         self.classes = classes
         self.labels_are = labels_are
         self.drop_missing = drop_missing
         self.missing_cure = missing_cure
+        self.word_cure = word_cure
         self._names = {} if labels_are == "indices" else {name: i for i, name in enumerate(classes or ())}
         if classes is None and num_classes == 2 and labels_are != "indices":
             self._names = {word: i for pair in _NO_YES for i, word in enumerate(pair)}
@@ -78,6 +81,11 @@ class Labels:
             if number is not None and number != i and 0 <= number < len(classes):
                 return name
         return None
+
+    def meaning(self, label: str) -> int | None:
+        """The class that a word or a number means, if any."""
+        number = None if self.labels_are == "names" else _whole(label)
+        return self._names.get(label if self.classes is not None else label.casefold(), number)
 
     def indices(self, labels: "npt.NDArray[Any] | Sequence[str]") -> npt.NDArray[np.int64]:
         """Indices of classes, for labels as text or as numbers; a :class:`LabelError` says which means nothing."""
@@ -119,7 +127,7 @@ class Labels:
                 raise LabelError(at, self._outside(label))
             self._kinds.add("indices")
             self._known[label] = number
-        elif label.casefold() in _MISSING_WORDS:
+        elif is_missing(label):
             if not self.drop_missing:
                 raise LabelError(at, f"there is no label; {self.missing_cure}")
             self._known[label] = MISSING
@@ -141,8 +149,18 @@ class Labels:
                 f"the classes are {listed(list(self.classes))}"
             )
         if self._names:
-            return f"the label {quoted(label)} is not a class index; write 0 and 1, or no and yes"
+            return f"the label {quoted(label)} is not a class index; write 0 and 1, or no and yes{self.word_cure}"
         return f"the label {quoted(label)} is not a class index"
+
+
+def is_missing(label: str) -> bool:
+    """Whether a label is a word for what is not there.
+
+    Example:
+        >>> is_missing("NaN"), is_missing("cat")
+        (True, False)
+    """
+    return label.casefold() in _MISSING_WORDS
 
 
 def named_labels(labels: Any, classes: Sequence[str] | None) -> Any:

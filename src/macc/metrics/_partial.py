@@ -549,7 +549,8 @@ def stream_comparison(
         )
     # The same seed puts each sample into the same group of both, so that resamples of groups are paired.
     one, two = (
-        Partial(source.num_classes, bins, classes=source.classes, positive=positive) for source in (a, b)
+        Partial(source.num_classes, bins, classes=a.classes or b.classes, positive=positive)
+        for source in (a, b)
     )
     for batch, other in paired_batches(a, b):
         _update(one, a, batch, normalise)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from macc.io.arrays import Array, npy_header, open_npz, read_npy, read_npz
 from macc.metrics._files import KINDS, Loaded, check_file
 from macc.metrics._labels import KINDS as LABEL_KINDS
-from macc.metrics._labels import MISSING, LabelError, Labels
+from macc.metrics._labels import MISSING, LabelError, Labels, is_missing
 from macc.metrics._refusals import FileWords, InputError
 from macc.metrics._tables import thousands
 from macc.words import listed, quoted, shown
@@ -25,6 +25,7 @@ _BATCH_ELEMENTS = 2**21
 # What pandas calls the index of a data frame in a file.
 _INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
 _MOST_ROWS = 2**16
+_TABLES = (".csv", ".parquet")
 # From how many samples on a column of whole numbers is no accident, and from how many a class on a class
 # without samples is none.
 _FEW_SAMPLES = 20
@@ -58,6 +59,8 @@ class Reading:
     labels_are: str | None = None
     drop_missing: bool = False
     labelled: bool = True
+    positive: str | None = None
+    beside: tuple[Path, ...] = ()
 
     def labels(self, num_classes: int, classes: Sequence[str] | None, labels_are: str | None) -> Labels:
         """How the labels of a file are read."""
@@ -67,6 +70,7 @@ class Reading:
             labels_are=labels_are,
             drop_missing=self.drop_missing,
             missing_cure="--drop-missing leaves such samples out",
+            word_cure=", or name the class that the probability is of with --positive",
         )
 
 
@@ -206,6 +210,8 @@ def open_source(
     labels_are: str | None = None,
     drop_missing: bool = False,
     labelled: bool = True,
+    positive: str | None = None,
+    beside: Sequence[Path] = (),
 ) -> Source:
     r"""Look at a file of predictions: ``.npz``, ``.npy`` with a second one of labels, ``.csv`` or ``.parquet``.
 
@@ -225,6 +231,10 @@ def open_source(
         drop_missing: Leave out samples whose label is empty, NaN or null; a warning says how many.
         labelled: Labels have to be there. If not, the file is read by :meth:`Source.rows`, which also gives what
             stands beside the scores.
+        positive: The positive class of two. Beside a single column ``prob`` it may be a word: ``prob`` is the
+            probability of that class, and the other word among the labels is the other class.
+        beside: The other files of the same command. An option that one file has no use for is refused only if it
+            means nothing to any of them.
 
     Returns:
         The source; reading it says what is wrong with its values.
@@ -242,7 +252,15 @@ def open_source(
     if labels_are not in (None, *LABEL_KINDS):
         raise ValueError(f"--labels-are must be names or indices, got {quoted(labels_are)}")
     reading = Reading(
-        logits, label_column, tuple(class_columns), tuple(ignore), labels_are, drop_missing, labelled
+        logits,
+        label_column,
+        tuple(class_columns),
+        tuple(ignore),
+        labels_are,
+        drop_missing,
+        labelled,
+        positive,
+        tuple(beside),
     )
     kind = path.suffix.lower()
     if kind not in (".npz", ".npy", ".csv", ".parquet"):
@@ -251,14 +269,22 @@ def open_source(
         )
     if kind != ".npy" and labels is not None:
         raise ValueError(f"{shown(path)}: a {kind} holds its labels itself; leave {shown(labels)} out")
-    if kind in (".csv", ".parquet"):
+    source = _opened(path, labels, reading)
+    if positive is not None:
+        _check_positive(source, reading)
+    return source
+
+
+def _opened(path: Path, labels: Path | None, reading: Reading) -> Source:
+    kind = path.suffix.lower()
+    if kind in _TABLES:
         return (_open_csv if kind == ".csv" else _open_parquet)(path, reading)
     for option, given in (
-        ("--class-columns", class_columns),
-        ("--ignore", ignore),
-        ("--labels-are", labels_are),
+        ("--class-columns", reading.class_columns),
+        ("--ignore", reading.ignore),
+        ("--labels-are", reading.labels_are),
     ):
-        if given:
+        if given and not any(other.suffix.lower() in _TABLES for other in reading.beside):
             raise ValueError(f"{shown(path)}: {option} is for a .csv or .parquet, which has named columns")
     return _open_npz(path, reading) if kind == ".npz" else _open_npy(path, labels, reading)
 
@@ -342,7 +368,8 @@ def _open_npz(path: Path, reading: Reading) -> Source:
             raise ValueError(f"{shown(path)} has both 'probs' and 'logits'; keep the one to be measured")
         if "probs" not in names and "logits" not in names:
             raise ValueError(f"{shown(path)} has neither 'probs' nor 'logits'; it has {found}")
-        if reading.logits and "probs" in names:
+        others = {other.suffix.lower() for other in reading.beside} - {".npz"}
+        if reading.logits and "probs" in names and not others:
             raise ValueError(
                 f"{shown(path)} has 'probs', and --logits says they are logits; rename the key to 'logits'"
             )
@@ -544,11 +571,47 @@ def _of_columns(
     cure = ", or --ignore columns that are not classes" if suspect else ""
     words = FileWords(declare_logits=declare_logits, more_columns=cure, classes=names, place=place)
 
+    labels_are = reading.labels_are
+    if width == 1 and reading.labelled:
+        names = _two_words(reading, read())
+        words = replace(words, classes=names)
+        labels_are = labels_are if names is None else "names"
+
     def decided() -> Iterator[Batch]:
-        labels = reading.labels(num_classes, names, reading.labels_are)
+        labels = reading.labels(num_classes, names, labels_are)
         return _decided(path, words, labels, read())
 
     return Source(path, num_rows, num_classes, names, words, reading.logits, suspect, columns, decided, read)
+
+
+def _two_words(reading: Reading, parts: Iterator[Raw]) -> list[str] | None:
+    """The names of two classes of which the positive one is named, from the first label that is another word.
+
+    None where the labels are indices, or where 0, 1 or a word for no names the positive class: then ``prob`` stays
+    the probability of class 1.
+    """
+    positive, plain = reading.positive, Labels(2)
+    if positive is None or positive == "1" or plain.meaning(positive) == 0 or reading.labels_are == "indices":
+        return None
+    for part in parts:
+        for label in map(str, part.labels):
+            if label == positive or is_missing(label):
+                continue
+            indices = plain.meaning(positive) is None and plain.meaning(label) is not None
+            return None if indices else [label, positive]
+    return [f"not {positive}", positive]
+
+
+def _check_positive(source: Source, reading: Reading) -> None:
+    from macc.metrics._positive import positive_index
+
+    if source.num_classes != 2:
+        raise ValueError(
+            f"{shown(source.path)} has {source.num_classes} classes, and --positive picks one of two; leave it out"
+        )
+    # Another file of the same command may have the names that this one lacks.
+    if source.classes is not None or len(reading.beside) < 2:
+        positive_index(reading.positive, source.classes or ["0", "1"])
 
 
 def _csv_batch(scores: list[list[float]], labels: list[str], two: bool, others: dict[str, list[str]]) -> Raw:

@@ -125,7 +125,7 @@ def repair(
     original = predictions(given, test.labels, from_logits=True).matrix().numpy()
     options: dict[str, Any] = {
         "metrics": [name for name in metrics_of(original.shape[1]) if name in _SHOWN],
-        "classes": test.classes,
+        "classes": test.classes or val.classes,
         "positive": positive,
         "bins": bins,
         "confidence": confidence,
