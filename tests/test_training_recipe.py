@@ -328,3 +328,21 @@ def test_a_path_beyond_the_basic_plane_stays_as_it_is():
         recipe = load("embeddings", overrides=overrides)
         assert recipe.dataset == path
         assert "😀" in recipe.to_yaml()
+
+
+def test_a_shown_recipe_has_nothing_that_a_terminal_obeys_or_hides(tmp_path):
+    text = load("digits").to_yaml().replace("dataset: digits", 'dataset: "arrays:a\\e[31m\\u202eb\\x9b.npz"')
+    text = text.replace("# embedded in scikit-learn", "# turned \u202e around")
+    recipe = load(written(tmp_path, text))
+
+    assert recipe.dataset == "arrays:a\x1b[31m\u202eb\x9b.npz"
+    first = recipe.to_yaml().splitlines()[0]
+    assert first == r'dataset: "arrays:a\e[31m\u202Eb\x9B.npz"  # turned \u202e around'
+    assert load(written(tmp_path, recipe.to_yaml())).dataset == recipe.dataset
+
+
+def test_a_path_that_is_not_text_is_named_as_such():
+    with pytest.raises(
+        ValueError, match=r"^--set dataset=arrays:/tmp/\\xff.npz is not UTF-8 text; rename what"
+    ):
+        load("digits", overrides=["dataset=arrays:/tmp/\udcff.npz"])

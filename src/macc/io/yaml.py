@@ -66,6 +66,9 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, where: str) -> Any:
     """The value of a YAML text; an error names ``where`` it stands."""
+    # The command line gives bytes that are not text as surrogates.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{where} is not UTF-8 text; rename what it names")
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader that also refuses aliases
     except yaml.YAMLError as error:

@@ -345,9 +345,11 @@ def _lines(values: Mapping[str, Any], sources: Mapping[str, str], prefix: str, i
             yield f"{indent}{key}:\n"
             yield from _lines(value, sources, f"{prefix}{key}.", indent + "  ")
         else:
-            text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+            # In quotation marks YAML escapes what a terminal would obey or hide.
+            safe = shown(value, None) == str(value)
+            text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=safe)
             text = text.removesuffix("\n").removesuffix("\n...")
-            yield f"{indent}{key}: {text}  # {source}\n"
+            yield f"{indent}{key}: {text}  # {shown(source, None)}\n"
 
 
 def sentence(error: ValidationError, path: str, values: Mapping[str, Any], spelled: Mapping[str, str]) -> str:
