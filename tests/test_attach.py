@@ -411,8 +411,15 @@ class TestRefusals:
         offloaded.fc.forward = lambda x: x
         self.refused(offloaded, "has hooks that replacing it would lose")
 
-    def test_a_prepared_model(self):
+    @pytest.fixture
+    def accelerate(self):
+        """Accelerate as a new process has it: it keeps the settings of the first accelerator."""
         accelerate = pytest.importorskip("accelerate")
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        yield accelerate
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+    def test_a_prepared_model(self, accelerate):
         model = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(Cnn())
         self.refused(model, "`forward` was replaced.*before that", example=IMAGES)
 

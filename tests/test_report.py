@@ -221,7 +221,7 @@ def test_one_run_has_no_tabs_and_no_marks(tmp_path):
     body = text.partition("</style>")[2]
     assert 'role="tab"' not in body
     assert 'class="best"' not in body
-    assert "has no predictions under shift; make them with" in text
+    assert "has no predictions under levels of shift; make them with" in text
 
 
 def test_what_stands_between_backticks_is_code(tmp_path):
