@@ -42,7 +42,8 @@ def parameter(*shape: int | str, fitted: bool = True) -> Any:
 class Calibrator(ABC):
     """A fitted map from logits to probabilities; see the methods of :mod:`macc.posthoc`.
 
-    ``notes`` says what was unusual about the fit, a sentence each.
+    It is a function and no ``nn.Module``: in an ``nn.Sequential`` use :meth:`module`. ``notes`` says what was unusual
+    about the fit, a sentence each.
     """
 
     num_classes: int
