@@ -117,19 +117,39 @@ def test_intervals_do_not_mind_the_order_of_the_file():
     assert widths[0] == pytest.approx(2 * 1.96 * math.sqrt(0.25 / 30_000), rel=0.25)
 
 
-def test_fine_cells_rise_with_the_probability():
+@pytest.mark.parametrize("per_octave", [64, 8, 1])
+def test_fine_cells_rise_with_the_probability(per_octave):
     probs = np.sort(np.concatenate([np.random.default_rng(0).random(5000), 2.0 ** -np.arange(40.0), [0, 1]]))
     both = np.concatenate([probs, 1 - 2.0 ** -np.arange(1.0, 30)])
     both.sort()
-    cells = fine_cells(both[:, None].copy())[:, 0]
+    cells = fine_cells(both[:, None].copy(), per_octave)[:, 0]
 
     assert (np.diff(cells) >= 0).all()
     assert cells.min() == 0
-    assert cells.max() == _partial._CELLS - 1
+    assert cells.max() == _partial._num_cells(per_octave) - 1
     # 64 an octave: a cell is at most 1.6 % wide, relative to the distance from the nearer end.
     same = np.diff(cells) == 0
     near = np.minimum(both, 1 - both)[:-1] > 2.0**-23
-    assert (np.diff(both)[same & near] <= np.minimum(both, 1 - both)[:-1][same & near] / 60).all()
+    assert (
+        np.diff(both)[same & near] <= np.minimum(both, 1 - both)[:-1][same & near] * 1.05 / per_octave
+    ).all()
+
+
+def test_sums_of_many_classes_stay_small():
+    probs = np.random.default_rng(0).dirichlet(np.full(15_000, 0.01), size=3)
+    labels = np.array([0, 7, probs[2].argmax()])
+    state = Partial(15_000)
+    state.update(probs, labels)
+    exact = metrics.auroc(probs, labels)
+
+    assert sum(part.nbytes for part in state.sums.values()) < 3 * 2**27
+    area = state.report(metrics=["auroc"], resamples=100)["auroc"]
+    assert area.low <= exact <= area.high
+
+
+def test_too_many_classes_for_sums_are_refused_before_they_take_memory():
+    with pytest.raises(ValueError, match="100 000 classes in 15 bins are too many to measure in batches"):
+        Partial(100_000)
 
 
 def test_the_error_of_the_area_is_within_its_bound():

@@ -54,13 +54,15 @@ _GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
 _CLASS_SUMS = 2**22
 _FEWEST_CLASS_GROUPS = 64
+# More bins of all classes would take gigabytes.
+_MOST_CLASS_BINS = 2**18
 _FORMAT = 3
 
-# Fine cells for areas under the ROC curve: 64 an octave of p, or of 1 - p above one half, down to 2^-24.
+# Fine cells for areas under the ROC curve: 64 an octave of p, or of 1 - p above one half, down to 2^-24; fewer
+# where classes are many, so that the cells of all take 32 MB or little more.
 _CELLS_PER_OCTAVE = 64
 _OCTAVES = 24
-_HALF = (_OCTAVES - 1) * _CELLS_PER_OCTAVE
-_CELLS = 2 * (_HALF + 1)
+_FINE_CELLS = 2**22
 
 STREAMED = (
     *("accuracy", "nll", "brier", "positive_brier", "auroc", "positive_ece", "positive_mce"),
@@ -73,10 +75,23 @@ _BY_GROUP = ("scores", "top_gaps", "positive_gaps", "positive_brier")
 _BY_CLASS_GROUP = ("class_gaps", "class_samples")
 
 
+def _cells_per_octave(num_classes: int) -> int:
+    """How finely the probabilities of each of so many classes are told apart: a power of 2."""
+    found = _CELLS_PER_OCTAVE
+    while found > 1 and num_classes * _num_cells(found) > _FINE_CELLS:
+        found //= 2
+    return found
+
+
+def _num_cells(per_octave: int) -> int:
+    return 2 * ((_OCTAVES - 1) * per_octave + 1)
+
+
 def _shapes(num_classes: int, bins: int, *, positive: bool) -> dict[str, tuple[int, ...]]:
     """The sums that are kept, and their shapes."""
     wanted = _CLASS_SUMS // (bins * num_classes)
     class_groups = max(_FEWEST_CLASS_GROUPS, 2 ** int(math.log2(max(1, min(_GROUPS, wanted)))))
+    cells = _num_cells(_cells_per_octave(num_classes))
     shapes: dict[str, tuple[int, ...]] = {
         # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
         "scores": (_GROUPS, 5),
@@ -89,8 +104,8 @@ def _shapes(num_classes: int, bins: int, *, positive: bool) -> dict[str, tuple[i
         "class_samples": (class_groups,),
         "class_null": (bins, num_classes),
         "totals": (num_classes,),
-        "hits": (num_classes, _CELLS),
-        "all": (num_classes, _CELLS),
+        "hits": (num_classes, cells),
+        "all": (num_classes, cells),
     }
     if positive:
         shapes |= {"positive_gaps": (_GROUPS, bins), "positive": (4, bins), "positive_brier": (_GROUPS,)}
@@ -118,6 +133,11 @@ class Partial:
         seed: int = 0,
     ):
         check_bins(bins)
+        if num_classes * bins > _MOST_CLASS_BINS:
+            raise ValueError(
+                f"{thousands(num_classes)} classes in {thousands(bins)} bins are too many to measure in batches: at most "
+                f"{thousands(_MOST_CLASS_BINS // bins)} can be; raise --max-rows-in-memory and leave --state out"
+            )
         self.num_classes = num_classes
         self.bins = bins
         self.classes = class_names(classes, num_classes)
@@ -170,11 +190,12 @@ class Partial:
             wrong = (one.confidence - one.correct).square().numpy()
             sums["positive_brier"] += np.bincount(group, wrong, minlength=_GROUPS)
         self._add_classes(block, group % self._class_groups)
-        cells = fine_cells(block.probs.numpy())
-        cells += np.arange(size) * _CELLS
-        sums["all"] += np.bincount(cells.ravel(), minlength=size * _CELLS).reshape(size, _CELLS)
+        cells = fine_cells(block.probs.numpy(), _cells_per_octave(size))
+        shape = sums["all"].shape
+        cells += np.arange(size) * shape[1]
+        sums["all"] += np.bincount(cells.ravel(), minlength=math.prod(shape)).reshape(shape)
         own = np.take_along_axis(cells, block.labels.numpy()[:, None], axis=1)[:, 0]
-        sums["hits"] += np.bincount(own, minlength=size * _CELLS).reshape(size, _CELLS)
+        sums["hits"] += np.bincount(own, minlength=math.prod(shape)).reshape(shape)
 
     def _add_bins(self, name: str, samples: TopLabels, group: npt.NDArray[np.int64]) -> None:
         """Gaps of every group and bin; counts, sums and variances of every bin."""
@@ -266,7 +287,9 @@ class Partial:
         notes = []
         if "auroc" in wanted and isinstance(area, BinnedArea):
             most = number(area.error, named("auroc")[1], area.error, suffix=True)
-            notes.append(f"AUROC from {thousands(_CELLS)} cells a class is within {most} of the exact value.")
+            notes.append(
+                f"AUROC from {thousands(self.sums['all'].shape[1])} cells a class is within {most} of the exact value."
+            )
         if metrics is None:
             notes.append(_left_out(wanted, self.num_classes))
         return Report(
@@ -602,14 +625,15 @@ def _update(state: Partial, source: Source, batch: Batch, normalise: bool) -> No
         raise source.refusal(error, batch.rows) from None
 
 
-def fine_cells(probs: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTAVE) -> npt.NDArray[np.int64]:
     """A fine cell of each probability, rising with it; the first bits of a float64 are its logarithm."""
+    last = _num_cells(per_octave) - 1
     upper = probs > 0.5
     bits = np.where(upper, 1 - probs, probs).view(np.int64)
-    bits >>= 52 - 6
-    bits -= (1023 - _OCTAVES) * _CELLS_PER_OCTAVE
-    np.clip(bits, 0, _HALF, out=bits)
-    return np.where(upper, _CELLS - 1 - bits, bits)
+    bits >>= 52 - (per_octave.bit_length() - 1)
+    bits -= (1023 - _OCTAVES) * per_octave
+    np.clip(bits, 0, last // 2, out=bits)
+    return np.where(upper, last - bits, bits)
 
 
 def streamed(num_classes: int) -> tuple[str, ...]:
