@@ -134,6 +134,20 @@ class TestRestarts:
         shown = "".join(capfd.readouterr())
         assert "Traceback" not in shown
 
+    def test_a_restart_before_the_first_point_of_a_grid(self, server, tmp_path, monkeypatch):
+        monkeypatch.setattr(_work, "RECONNECT_SECONDS", (0.01, 0.01))
+        plan, told, worker = self.worker(server, tmp_path, lambda: None)
+        tell = worker.tell
+        worker.tell = lambda event: (tell(event), server.start() if event[0] == "say" else None)
+        server.stop()
+        try:
+            worker.run()
+        finally:
+            if not any(kind == "say" for kind, _ in told):
+                server.start()
+
+        assert not plan.is_open()
+
     def test_without_the_database_one_sentence_says_how_to_resume(self, server, tmp_path, monkeypatch, capfd):
         monkeypatch.setattr(_work, "RECONNECT_SECONDS", (0.01, 0.01))
         plan, told, worker = self.worker(server, tmp_path, server.stop)
@@ -152,6 +166,15 @@ class TestRestarts:
         again = _work.Worker(plan, tmp_path, server.address, told.append, heartbeat=1)
         again.run()
         assert [kind for kind, _ in told].count("done") == 3
+
+
+def test_a_wrong_address_is_told_before_anything_is_trained(tmp_path):
+    file = tmp_path / "mixed.yaml"
+    file.write_text("datasets: digits\nset: {epochs: 1}\nmethods: [CrossEntropy, 'Focal(gamma={1,2})']\n")
+    with pytest.raises(ValueError, match=r"^postgresql://me@127.0.0.1:1/db does not answer: "):
+        experiments.run(file, out=tmp_path / "runs", workers=1, storage="postgresql://me@127.0.0.1:1/db")
+
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["experiments"]
 
 
 def start(file, out, storage, *, hang_after=0):

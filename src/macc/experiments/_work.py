@@ -97,7 +97,6 @@ class Worker:
         self.heartbeat, self.failures = heartbeat, failures
         self.studies: dict[tuple[str, str], GridStudy] = {}
         self.storage: optuna.storages.RDBStorage | None = None
-        self.was_connected = False
         self.stop = _Stop()
 
     def run(self) -> None:
@@ -185,10 +184,7 @@ class Worker:
                         tried = True
                     return tried
             except NoDatabaseError as error:
-                self.was_connected |= self.storage is not None
                 self._disconnect()
-                if not self.was_connected:
-                    raise
                 seconds = next(waits, None)
                 if seconds is None:
                     raise NoDatabaseError(
@@ -292,6 +288,10 @@ def execute(
     """
     if not plan.is_open():
         return
+    if any(plan.is_searched(method, case) for case in plan.cases for method in plan.trained(case)):
+        # A wrong address is told now, and not after the trainings of all methods without a grid.
+        with database_errors(storage):
+            close_storage(open_storage(storage, folder, heartbeat=heartbeat))
     # Outside the folders that are kept: the next time everything that failed is tried again.
     with tempfile.TemporaryDirectory(prefix="macc-failed-") as noted:
         if workers == 1:
