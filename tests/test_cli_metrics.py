@@ -79,7 +79,7 @@ def test_only_the_metrics_asked_for(folder, kind):
     assert written[0]["nll"]["value"] == written[1]["nll"]["value"]
     assert written[0]["nll"]["low"] != written[1]["nll"]["low"]
     for words, message in {
-        ("--metrics", "ecc"): "no metric is called 'ecc'; there are accuracy",
+        ("--metrics", "ecc"): "no metric is called 'ecc'; did you mean 'ece'",
         ("--resamples", 10): "resamples must be an integer of at least 100, got 10",
     }.items():
         code, out, err = run("evaluate", "p.csv", *words, *more)

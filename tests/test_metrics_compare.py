@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 from macc import metrics
-from macc.metrics._resampling import metrics_of
+from macc.metrics._metric import metrics_of
 from synthetic import Population, draw
 from test_metrics_errors import sample
 
@@ -25,7 +25,7 @@ def test_every_metric_is_compared_on_the_same_samples(comparison):
     probs, labels = sample(1500, 4, 2.0)
     sharp = probs**2.5 / (probs**2.5).sum(1, keepdims=True)
 
-    assert tuple(comparison.differences) == metrics_of(4)
+    assert tuple(comparison.differences) == tuple(metrics_of(4))
     row = comparison["ece"]
     assert row.a == pytest.approx(metrics.ece(sharp, labels))
     assert row.b == pytest.approx(metrics.ece(probs, labels))
@@ -129,7 +129,7 @@ def test_runs_have_every_metric():
     runs = [sample(60, 3, seed=s)[0] for s in range(2)]
     labels = sample(60, 3)[1]
 
-    assert tuple(metrics.compare(runs, runs[::-1], labels).differences) == metrics_of(3)
+    assert tuple(metrics.compare(runs, runs[::-1], labels).differences) == tuple(metrics_of(3))
 
 
 @pytest.mark.parametrize(

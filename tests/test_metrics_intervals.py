@@ -12,7 +12,6 @@ import macc
 from macc import metrics
 from macc.metrics._limits import broken_limits
 from macc.metrics._partial import Partial
-from macc.metrics._resampling import MEANS
 from synthetic import Constant, Population, draw
 
 NAMES = ["ece", "sce", "mce", "rmsce"]
@@ -105,7 +104,7 @@ CONSTANT = [
 def test_intervals_of_a_constant_model_cover_the_population(stated, accuracy, n, streamed):
     """All that varies is the number of right predictions, so coverage is a sum over its distribution."""
     truth = Constant(2, stated, accuracy).values
-    names = [*MEANS, *("ece", "over_confidence", "under_confidence", "rmsce", "sce")]
+    names = ["accuracy", "nll", "brier", *("ece", "over_confidence", "under_confidence", "rmsce", "sce")]
     names += [] if streamed else ["brier_calibration", "brier_refinement", "smooth_ece", "ks_error", "aurc"]
     chance = binom.pmf(np.arange(n + 1), n, accuracy)
     right = np.flatnonzero(chance > 0.004)[:: 3 if stated < 0.9 else 1]

@@ -69,8 +69,8 @@ def test_streamed_values_are_those_in_memory(folder, small_batches, kind):
     assert (whole[0], parts[0]) == (0, 0), whole[2] + parts[2]
     exact, streamed = (json.loads((folder / f"{name}.json").read_text()) for name in ("whole", "parts"))
 
-    assert set(streamed) == {*_partial.streamed(3), "classwise_ece"}
-    for name in _partial.streamed(3):
+    assert set(streamed) == {*_partial.check_streamed(None, 3), "classwise_ece"}
+    for name in _partial.check_streamed(None, 3):
         tolerance = 1e-3 if name == "auroc" else 1e-9
         assert streamed[name]["value"] == pytest.approx(exact[name]["value"], abs=tolerance), name
     np.testing.assert_allclose(streamed["classwise_ece"]["value"], exact["classwise_ece"]["value"], atol=1e-9)
@@ -87,8 +87,8 @@ def test_intervals_are_those_in_memory():
     state = Partial(3)
     for part in np.array_split(np.arange(20_000), 7):
         state.update(probs[part], labels[part])
-    streamed, exact = state.report(), macc.evaluate(probs, labels, metrics=_partial.streamed(3))
-    for name in _partial.streamed(3):
+    streamed, exact = state.report(), macc.evaluate(probs, labels, metrics=_partial.check_streamed(None, 3))
+    for name in _partial.check_streamed(None, 3):
         one, two = streamed[name], exact[name]
         width = two.high - two.low
         wide = 2.0 if name == "auroc" else 1.0  # the most that classes can vary together
@@ -158,7 +158,7 @@ def test_the_error_of_the_area_is_within_its_bound():
     probs /= probs.sum(1, keepdims=True)
     state = Partial(3)
     state.update(probs, labels)
-    area = state.sampled()[0]["auroc"]
+    area = state.draws().auroc
 
     assert abs(area.value - metrics.auroc(probs, labels)) <= area.error
     assert area.error < 0.01
@@ -175,7 +175,7 @@ def test_states_merge(folder, small_batches):
     assert (whole[0], merged[0]) == (0, 0), merged[2]
     one, two = (json.loads((folder / f"{name}.json").read_text()) for name in ("all", "merged"))
 
-    for name in _partial.streamed(3):
+    for name in _partial.check_streamed(None, 3):
         assert two[name]["value"] == pytest.approx(one[name]["value"], abs=1e-12), name
     assert "900 samples, 3 classes" in merged[1]
     assert "owl" in merged[1]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 import macc
 from macc.words import shown
@@ -598,30 +599,56 @@ def merge(
     _say(str(report))
 
 
-@app.command()
+class _WithLimits(TyperCommand):
+    """``check``, whose options ``--max-NAME`` are as many as there are metrics to limit.
+
+    They are found when the command is called, so that help needs no torch.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the limits out of the arguments."""
+        limits, others = {}, []
+        left = list(args)
+        while left:
+            option, sign, text = left.pop(0).partition("=")
+            if not option.startswith("--max-") or option == "--max-rows-in-memory":
+                others.append(option + sign + text)
+            elif sign or left:
+                limits[option] = text if sign else left.pop(0)
+            else:
+                raise ValueError(f"{option} needs a number, such as {option} 0.02")
+        ctx.meta["limits"] = limits
+        return super().parse_args(ctx, others)
+
+
+def _limits(given: dict[str, str]) -> dict[str, float]:
+    """The limit on each metric that ``--max-NAME`` names."""
+    from macc.metrics._limits import limitable
+    from macc.words import did_you_mean
+
+    known = {f"--max-{name.replace('_', '-')}": name for name in limitable()}
+    found = {}
+    for option, text in given.items():
+        if option not in known:
+            raise ValueError(f"macc check has no option {option}; {did_you_mean(option, known)}")
+        try:
+            found[known[option]] = float(text)
+        except ValueError:
+            raise ValueError(f"{option} needs a number, got {text!r}") from None
+        if not found[known[option]] > 0:
+            raise ValueError(f"{option} must be above 0, got {text}")
+    if not found:
+        raise ValueError("give at least one limit to check, such as --max-ece 0.02")
+    return found
+
+
+@app.command(cls=_WithLimits)
 @_reads_predictions
 def check(
     reading: _Reading,
+    context: typer.Context,
     file: _File,
     labels: _Labels = None,
-    max_ece: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest ECE, as a share: 0.02 is 2 %. Of two classes, that of the positive class."
-        ),
-    ] = None,
-    max_top_label_ece: Annotated[
-        float | None, typer.Option(help="Largest ECE of the predicted class, also of two classes.")
-    ] = None,
-    max_sce: Annotated[float | None, typer.Option(help="Largest SCE.")] = None,
-    max_mce: Annotated[
-        float | None, typer.Option(help="Largest MCE. Of two classes, that of the positive class.")
-    ] = None,
-    max_smooth_ece: Annotated[
-        float | None, typer.Option(help="Largest smooth ECE. Of two classes, that of the positive class.")
-    ] = None,
-    max_nll: Annotated[float | None, typer.Option(help="Largest NLL.")] = None,
-    max_brier: Annotated[float | None, typer.Option(help="Largest Brier score.")] = None,
     confidence: _Confidence = 0.95,
     normalise: _Normalise = False,
     positive: _Positive = None,
@@ -630,26 +657,16 @@ def check(
 ) -> None:
     """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
 
+    Give at least one limit: --max-ece 0.02, --max-sce, --max-mce, --max-smooth-ece, --max-nll, --max-brier, or
+    --max-NAME of any other metric of which less is better. A limit on an error is a share: 0.02 is 2 %.
+
     Made for pipelines: the last line says why. With two classes the ECE, MCE and smooth ECE of the positive class
-    are checked, because the errors of the two classes can cancel in those of the predicted one.
+    are checked, because the errors of the two classes can cancel in those of the predicted one, which
+    --max-top-label-ece limits.
     """
     from macc.metrics._limits import broken_limits, kept_limits, limited
 
-    given = {
-        "ece": max_ece,
-        "top_label_ece": max_top_label_ece,
-        "sce": max_sce,
-        "mce": max_mce,
-        "smooth_ece": max_smooth_ece,
-        "nll": max_nll,
-        "brier": max_brier,
-    }
-    asked = {name: limit for name, limit in given.items() if limit is not None}
-    if not asked:
-        raise ValueError("give at least one limit to check, such as --max-ece 0.02")
-    for name, limit in asked.items():
-        if not limit > 0:
-            raise ValueError(f"--max-{name.replace('_', '-')} must be above 0, got {limit:g}")
+    asked = _limits(context.meta["limits"])
     source = _open(file, labels, {**reading, "positive": positive})
     limits: dict[str, float] = {}
     for name, limit in asked.items():

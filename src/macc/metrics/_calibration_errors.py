@@ -18,11 +18,13 @@ from macc.metrics._binning import (
     top_labels,
 )
 from macc.metrics._inputs import Array, Predictions, check_bins, like, predictions
+from macc.metrics._metric import FINE_PERCENT, PERCENT, metric
 
 # Cells of width 1/2048 are well below any bandwidth that fewer than a million samples can choose.
 _GRID = 2048
 
 
+@metric("ECE", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1, top_label=True)
 def ece(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -56,6 +58,7 @@ def ece(
     return mean_gap(binned.gaps, float(binned.samples.sum()))
 
 
+@metric("MCE", PERCENT, "lower", lambda d: d.top.mce, streams=True, prominence=2, top_label=True)
 def mce(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -85,6 +88,15 @@ def mce(
     return max_gap(_binned(probs, labels, bins, from_logits, normalise))
 
 
+@metric(
+    "SCE (all classes)",
+    FINE_PERCENT,
+    "lower",
+    lambda d: d.classes.sce,
+    streams=True,
+    prominence=1,
+    short="SCE",
+)
 def sce(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -150,6 +162,14 @@ def classwise_ece(
     return like(class_errors(class_gaps(given, bins).sums(), given.num_samples), probs)
 
 
+@metric(
+    "of it over-confidence",
+    PERCENT,
+    "lower",
+    lambda d: d.top.over_confidence,
+    streams=True,
+    part_of_above=True,
+)
 def over_confidence(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -176,6 +196,14 @@ def over_confidence(
     return float((-binned.gaps).clamp(min=0).sum() / binned.samples.sum())
 
 
+@metric(
+    "of it under-confidence",
+    PERCENT,
+    "lower",
+    lambda d: d.top.under_confidence,
+    streams=True,
+    part_of_above=True,
+)
 def under_confidence(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -202,6 +230,7 @@ def under_confidence(
     return float(binned.gaps.clamp(min=0).sum() / binned.samples.sum())
 
 
+@metric("RMS calibration error", PERCENT, "lower", lambda d: d.top.rmsce, streams=True, top_label=True)
 def rmsce(
     probs: Array,
     labels: Array,
@@ -243,6 +272,31 @@ def rmsce(
     return root_mean_square_gap(_binned(probs, labels, bins, from_logits, normalise), debiased=debiased)
 
 
+@metric("debiased", PERCENT, "lower", lambda d: d.top.rmsce_debiased, streams=True, part_of_above=True)
+def rmsce_debiased(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    """The debiased form of :func:`rmsce`.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width, as in :func:`ece`.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The error, in ``[0, 1]``.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.rmsce_debiased([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]], [0, 1, 1]), 6)
+        0.458258
+    """
+    return rmsce(probs, labels, bins=bins, debiased=True, from_logits=from_logits, normalise=normalise)
+
+
+@metric("adaptive SCE", FINE_PERCENT, "lower", lambda d: d.adaptive(None))
 def ace(
     probs: Array,
     labels: Array,
@@ -291,6 +345,7 @@ def ace(
     return _adaptive(given, bins, None)
 
 
+@metric("above 1 % probability", FINE_PERCENT, "lower", lambda d: d.adaptive(0.01), part_of_above=True)
 def tace(
     probs: Array,
     labels: Array,
@@ -334,6 +389,7 @@ def tace(
     return _adaptive(given, bins, threshold)
 
 
+@metric("smooth ECE", PERCENT, "lower", lambda d: d.smooth_ece, prominence=2, top_label=True)
 def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Smooth calibration error of the predicted class: no bins, and a bandwidth the data choose.
 
@@ -365,6 +421,7 @@ def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normal
     return float(smooth_error(residuals / len(top.confidence)))
 
 
+@metric("KS error", PERCENT, "lower", lambda d: d.ks_error, top_label=True)
 def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Kolmogorov-Smirnov calibration error of the predicted class: the largest cumulative gap.
 

@@ -3,9 +3,8 @@
 import html
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from statistics import NormalDist
 from typing import Any
 
@@ -14,57 +13,22 @@ import torch
 from torch import Tensor
 
 from macc.io.json import finite
-from macc.metrics import _calibration_errors as _errors
-from macc.metrics import _positive, _scores
 from macc.metrics._inputs import Array, check_bins, predictions, score_rows
 from macc.metrics._intervals import Deviating, MeanOfSets, Sampled, quantile
+from macc.metrics._metric import Metric, registry
 from macc.metrics._over_runs import interval, paired_p
 from macc.metrics._positive import positive_index
 from macc.metrics._report import check_confidence, check_names, check_resamples, class_names, on_cpu
-from macc.metrics._resampling import POSITIVE, Resampling, sample_metrics
+from macc.metrics._resampling import Draws, Resampling
 from macc.metrics._tables import (
     class_called,
     data_frame,
     html_table,
-    named,
     number,
     text_table,
     thousands,
 )
 
-_PLAIN: dict[str, Callable[..., float]] = {
-    "accuracy": _scores.accuracy,
-    "nll": _scores.nll,
-    "brier": _scores.brier,
-    "auroc": _scores.auroc,
-    "failure_auroc": _scores.failure_auroc,
-    "aurc": _scores.aurc,
-    "eaurc": _scores.eaurc,
-    "risk_at_coverage": _scores.risk_at_coverage,
-    "coverage_at_risk": _scores.coverage_at_risk,
-    "smooth_ece": _errors.smooth_ece,
-    "ks_error": _errors.ks_error,
-    "positive_brier": _positive.positive_brier,
-    "positive_smooth_ece": _positive.positive_smooth_ece,
-}
-_BINNED: dict[str, Callable[..., float]] = {
-    "brier_calibration": lambda *data, **options: _scores.brier_decomposition(*data, **options).calibration,
-    "brier_refinement": lambda *data, **options: _scores.brier_decomposition(*data, **options).refinement,
-    "ece": _errors.ece,
-    "over_confidence": _errors.over_confidence,
-    "under_confidence": _errors.under_confidence,
-    "mce": _errors.mce,
-    "rmsce": _errors.rmsce,
-    "rmsce_debiased": partial(_errors.rmsce, debiased=True),
-    "sce": _errors.sce,
-    "ace": _errors.ace,
-    "tace": _errors.tace,
-    "positive_ece": _positive.positive_ece,
-    "positive_mce": _positive.positive_mce,
-}
-HIGHER_IS_BETTER = frozenset(
-    {"accuracy", "auroc", "failure_auroc", "failure_auroc_by_certainty", "coverage_at_risk"}
-)
 _NOT_TESTED = "A metric without a p-value differs by the same amount in all runs, which says nothing about how much runs vary."
 
 
@@ -130,11 +94,12 @@ class Comparison:
     def _rows(self) -> list[list[str]]:
         rows = []
         for name, row in self.differences.items():
-            label, unit = named(name, two_classes=self.positive is not None)
+            metric = registry()[name]
+            label, unit = metric.title(two_classes=self.positive is not None), metric.unit.symbol
             width = row.high - row.low
             better = ""
             if row.p_holm < 1 - self.confidence:
-                better = "A better" if (row.value > 0) == (name in HIGHER_IS_BETTER) else "B better"
+                better = "A better" if (row.value > 0) == (metric.better == "higher") else "B better"
             ends = f"{number(row.low, unit, width, sign=True)} … {number(row.high, unit, width, sign=True)}"
             rows.append(
                 [
@@ -221,7 +186,7 @@ def compare(
     progress = on_progress or (lambda _: None)
     if _is_runs(probs_a) or _is_runs(probs_b):
         rows, num_samples, num_runs = _over_runs(
-            probs_a, probs_b, labels, wanted, one, bins, confidence, options, progress
+            probs_a, probs_b, labels, wanted, confidence, {**options, "bins": bins, "positive": one}, progress
         )
     else:
         sampled: list[dict[str, Sampled]] = []
@@ -232,10 +197,8 @@ def compare(
         with torch.device("cpu"):  # whatever the default device is
             for turn, given in enumerate((a, b)):
                 resampling = Resampling(num_samples, resamples, seed)
-                found, _ = sample_metrics(
-                    given, wanted, bins=bins, resampling=resampling, on_step=lambda _: None, positive=one
-                )
-                sampled.append(found)
+                draws = Draws(given, bins=bins, resampling=resampling, positive=one)
+                sampled.append({name: metric.sample(draws) for name, metric in wanted.items()})
                 progress((turn + 1) / 2)
             rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
         num_runs = 1
@@ -260,9 +223,8 @@ def sampled_means(
         for probs, labels in sets:
             given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=False))
             resampling = Resampling(given.num_samples, resamples, seed)
-            found.append(
-                sample_metrics(given, metrics, bins=bins, resampling=resampling, on_step=lambda _: None)[0]
-            )
+            draws = Draws(given, bins=bins, resampling=resampling)
+            found.append({name: registry()[name].sample(draws) for name in metrics})
     return {name: MeanOfSets(tuple(each[name] for each in found)) for name in metrics}
 
 
@@ -348,11 +310,9 @@ def _over_runs(
     probs_a: Array | Sequence[Array],
     probs_b: Array | Sequence[Array],
     labels: Array | Sequence[Array],
-    wanted: Sequence[str],
-    positive: int | None,
-    bins: int,
+    wanted: Mapping[str, Metric[Any]],
     confidence: float,
-    options: dict[str, bool],
+    options: dict[str, Any],
     progress: Callable[[float], None],
 ) -> tuple[dict[str, Difference], int, int]:
     if not (_is_runs(probs_a) and _is_runs(probs_b) and len(probs_a) == len(probs_b)):
@@ -368,7 +328,9 @@ def _over_runs(
     values = []
     num_samples = 0
     for i, (a, b, y) in enumerate(zip(probs_a, probs_b, targets, strict=True)):
-        values.append([_values(probs, y, wanted, positive, bins, options) for probs in (a, b)])
+        values.append(
+            [{name: metric.value(probs, y, **options) for name, metric in wanted.items()} for probs in (a, b)]
+        )
         num_samples += len(y)
         progress((i + 1) / num_runs)
     rows = {}
@@ -378,22 +340,6 @@ def _over_runs(
         )
         rows[name] = _t_test(a_values.double(), b_values.double(), confidence)
     return rows, num_samples, num_runs
-
-
-def _values(
-    probs: Array,
-    labels: Array,
-    wanted: Sequence[str],
-    positive: int | None,
-    bins: int,
-    options: dict[str, bool],
-) -> dict[str, float]:
-    found = {}
-    for name in wanted:
-        knobs: dict[str, Any] = {"bins": bins} if name in _BINNED else {}
-        knobs |= {"positive": positive} if name in POSITIVE else {}
-        found[name] = (_PLAIN | _BINNED)[name](probs, labels, **knobs, **options)
-    return found
 
 
 def _t_test(a: Tensor, b: Tensor, confidence: float) -> Difference:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from macc.metrics._metric import registry
 from macc.metrics._report import Report
-from macc.metrics._tables import class_called, named, number, thousands
+from macc.metrics._tables import class_called, number, thousands
 
 
 def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
@@ -56,13 +57,24 @@ def limited(name: str, num_classes: int) -> str:
         >>> limited("ece", 2), limited("ece", 10), limited("top_label_ece", 2)
         ('positive_ece', 'ece', 'ece')
     """
-    if num_classes == 2 and name in ("ece", "mce", "smooth_ece"):
+    if num_classes == 2 and f"positive_{name}" in registry() and registry()[name].top_label:
         return f"positive_{name}"
     return name.removeprefix("top_label_")
 
 
+def limitable() -> list[str]:
+    """What can be limited: every metric of which less is better, and errors of the predicted class of two."""
+    found = [name for name, metric in registry().items() if metric.better == "lower" and metric.of == "any"]
+    return found + [f"top_label_{name}" for name in found if f"positive_{name}" in registry()]
+
+
 def _label(name: str, report: Report) -> str:
-    label = named(name, two_classes=report.positive is not None)[0].strip()
+    metric = registry()[name]
+    label = metric.title(two_classes=report.positive is not None).strip()
+    if metric.part_of_above:
+        before = list(registry().values())[: list(registry()).index(name)]
+        whole = next(each for each in reversed(before) if not each.part_of_above)
+        return f"{whole.label}, {label}"
     if report.positive is not None and label.endswith(", positive class"):
         return (
             f"{label.removesuffix(', positive class')} of the positive {class_called(report.positive.name)}"
@@ -71,8 +83,8 @@ def _label(name: str, report: Report) -> str:
 
 
 def _write(value: float, name: str, report: Report) -> str:
-    return number(value, named(name)[1], report[name].high - report[name].low, suffix=True)
+    return number(value, registry()[name].unit.symbol, report[name].high - report[name].low, suffix=True)
 
 
 def _plain(limit: float, name: str) -> str:
-    return f"{100 * limit:g} %" if named(name)[1] == "%" else f"{limit:g}"
+    return f"{100 * limit:g} %" if registry()[name].unit.symbol == "%" else f"{limit:g}"

@@ -10,11 +10,11 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, t
 from macc.metrics._compare import Comparison, comparison, paired
 from macc.metrics._inputs import Array, Block, check_bins, predictions
 from macc.metrics._intervals import Deviation, Estimate, Ordinary, Sampled, l1, norm_of_gaps
+from macc.metrics._metric import Metric, metrics_of
 from macc.metrics._positive import positive_index
 from macc.metrics._report import (
     ClassRow,
@@ -39,16 +40,16 @@ from macc.metrics._report import (
     reliability_bins,
 )
 from macc.metrics._resampling import (
-    METRICS,
+    BinErrors,
     MeanOfClasses,
+    MeanScores,
     errors_of_bins,
     mean_scores,
-    metrics_of,
     scores_by_outcome,
 )
-from macc.metrics._scores import squared_distances
+from macc.metrics._scores import auroc, squared_distances
 from macc.metrics._sources import Batch, Source, paired_batches
-from macc.metrics._tables import named, number, thousands
+from macc.metrics._tables import number, thousands
 
 _GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
@@ -63,12 +64,6 @@ _FORMAT = 3
 _CELLS_PER_OCTAVE = 64
 _OCTAVES = 24
 _FINE_CELLS = 2**22
-
-STREAMED = (
-    *("accuracy", "nll", "brier", "positive_brier", "auroc", "positive_ece", "positive_mce"),
-    *("ece", "over_confidence", "under_confidence", "mce", "rmsce", "rmsce_debiased", "sce"),
-)
-
 
 # What is kept by group, and what by group of the classes' gaps.
 _BY_GROUP = ("scores", "top_gaps", "positive_gaps", "positive_brier")
@@ -110,6 +105,30 @@ def _shapes(num_classes: int, bins: int, *, positive: bool) -> dict[str, tuple[i
     if positive:
         shapes |= {"positive_gaps": (_GROUPS, bins), "positive": (4, bins), "positive_brier": (_GROUPS,)}
     return shapes
+
+
+class StreamedPositive(NamedTuple):
+    """The errors of the probability of the positive class of two."""
+
+    brier: Sampled
+    bins: BinErrors
+
+
+class StreamedClasses(NamedTuple):
+    """The errors of each class, and their mean."""
+
+    each: list[Estimate]
+    sce: Sampled
+
+
+class StreamedDraws(NamedTuple):
+    """What the metrics that stream read, under the names that :class:`macc.metrics._resampling.Draws` has for it."""
+
+    scores: MeanScores
+    auroc: "BinnedArea"
+    top: BinErrors
+    positive: StreamedPositive | None
+    classes: StreamedClasses
 
 
 class Partial:
@@ -268,13 +287,15 @@ class Partial:
         """
         check_confidence(confidence)
         wanted = check_streamed(metrics, self.num_classes)
-        sampled, classwise = self.sampled(resamples=resamples, confidence=confidence)
+        with torch.device("cpu"):  # whatever the default device is
+            draws = self.draws(resamples=resamples, confidence=confidence)
+            estimates = {name: metric.sample(draws).estimate(confidence) for name, metric in wanted.items()}
         count = self.num_samples
         labels = self.sums["hits"].sum(1)
         rows = tuple(
             ClassRow(name, round(n), n / count, total / count, estimate)
             for name, n, total, estimate in zip(
-                self.classes, labels.tolist(), self.sums["totals"].tolist(), classwise, strict=True
+                self.classes, labels.tolist(), self.sums["totals"].tolist(), draws.classes.each, strict=True
             )
         )
         positive = None
@@ -283,17 +304,16 @@ class Partial:
                 self.classes[self.positive],
                 reliability_bins(self._bin_sums("positive"), self.bins, confidence),
             )
-        area = sampled["auroc"]
         notes = []
-        if "auroc" in wanted and isinstance(area, BinnedArea):
-            most = number(area.error, named("auroc")[1], area.error, suffix=True)
-            notes.append(
-                f"AUROC from {thousands(self.sums['all'].shape[1])} cells a class is within {most} of the exact value."
-            )
+        if "auroc" in wanted:
+            error = draws.auroc.error
+            most = number(error, auroc.unit.symbol, error, suffix=True)
+            cells = thousands(self.sums["all"].shape[1])
+            notes.append(f"AUROC from {cells} cells a class is within {most} of the exact value.")
         if metrics is None:
             notes.append(_left_out(wanted, self.num_classes))
         return Report(
-            {name: sampled[name].estimate(confidence) for name in METRICS if name in wanted},
+            estimates,
             rows if "sce" in wanted else (),
             reliability_bins(self._bin_sums("top"), self.bins, confidence),
             count,
@@ -306,15 +326,12 @@ class Partial:
     def _bin_sums(self, name: str) -> TopBins:
         return TopBins(*torch.from_numpy(self.sums[name][:3]))
 
-    def sampled(
-        self, *, resamples: int = 1000, confidence: float | None = None
-    ) -> tuple[dict[str, Sampled], list[Estimate]]:
-        """Each metric with its resamples, and the errors of single classes where a level for their intervals is given."""
+    def draws(self, *, resamples: int = 1000, confidence: float | None = None) -> "StreamedDraws":
+        """What resampling groups shows; of single classes where a level for their intervals is given."""
         check_resamples(resamples)
         count = self.num_samples
         if count == 0:
             raise ValueError("no samples were seen; there is nothing to report")
-        found: dict[str, Sampled] = {}
         scores = torch.from_numpy(self.sums["scores"])
         draws, samples = _draws(scores[:, 0], resamples)
         values = (scores[:, 1:4].sum(0) / count).tolist()
@@ -322,26 +339,26 @@ class Partial:
         if float(scores[:, 4].sum()) > 0:
             values[1] = resampled[1] = math.inf
         by_outcome = torch.from_numpy(self.sums["by_outcome"]) / count
-        found.update(mean_scores(values, resampled, by_outcome, count))
-        found["auroc"] = BinnedArea.of(self.sums["hits"], self.sums["all"])
-        found.update(self._binned("top", draws, samples, resamples, 1))
+        positive = None
         if self.positive is not None:
-            # Seeds from 2 on belong to the classes.
-            binned = self._binned("positive", draws, samples, resamples, 0)
-            found |= {f"positive_{name}": binned[name] for name in ("ece", "mce")}
             squares = torch.from_numpy(self.sums["positive_brier"])
             # Half the Brier score of both classes.
             ends = (by_outcome[:, 1] / 2).tolist()
-            found["positive_brier"] = Ordinary(
-                float(squares.sum()) / count, draws @ squares / samples, count, *ends
+            positive = StreamedPositive(
+                brier=Ordinary(float(squares.sum()) / count, draws @ squares / samples, count, *ends),
+                # Seeds from 2 on belong to the classes.
+                bins=self._binned("positive", draws, samples, resamples, 0),
             )
         classwise = self._classwise(resamples, confidence)
-        found["sce"] = classwise.mean()
-        return found, classwise.estimates
+        return StreamedDraws(
+            scores=mean_scores(values, resampled, by_outcome, count),
+            auroc=BinnedArea.of(self.sums["hits"], self.sums["all"]),
+            top=self._binned("top", draws, samples, resamples, 1),
+            positive=positive,
+            classes=StreamedClasses(classwise.estimates, classwise.mean()),
+        )
 
-    def _binned(
-        self, name: str, draws: Tensor, samples: Tensor, resamples: int, seed: int
-    ) -> dict[str, Sampled]:
+    def _binned(self, name: str, draws: Tensor, samples: Tensor, resamples: int, seed: int) -> BinErrors:
         count = self.num_samples
         by_group = torch.from_numpy(self.sums[f"{name}_gaps"])
         gaps = by_group.sum(0) / count
@@ -565,7 +582,8 @@ def stream_comparison(
     if a.num_classes != b.num_classes:
         raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
     check_resamples(resamples)
-    wanted = [name for name in check_streamed(metrics, a.num_classes) if name != "auroc"]
+    wanted = check_streamed(metrics, a.num_classes)
+    wanted.pop("auroc", None)
     if metrics is not None and "auroc" in metrics:
         raise ValueError(
             "auroc of two models is compared in memory only; raise --max-rows-in-memory, or leave it out"
@@ -580,8 +598,12 @@ def stream_comparison(
         _update(two, b, other, normalise)
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
-    sampled = [part.sampled(resamples=resamples)[0] for part in (one, two)]
-    rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
+    with torch.device("cpu"):  # whatever the default device is
+        draws = [part.draws(resamples=resamples) for part in (one, two)]
+        rows = {
+            name: paired(*(metric.sample(each) for each in draws), confidence)
+            for name, metric in wanted.items()
+        }
     return comparison(
         rows,
         one.num_samples,
@@ -636,25 +658,20 @@ def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTA
     return np.where(upper, last - bits, bits)
 
 
-def streamed(num_classes: int) -> tuple[str, ...]:
-    """The metrics of so many classes that can be told from sums."""
-    return tuple(name for name in metrics_of(num_classes) if name in STREAMED)
-
-
-def check_streamed(metrics: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+def check_streamed(metrics: Sequence[str] | None, num_classes: int) -> dict[str, Metric[Any]]:
     """The metrics asked for, all that stream by default; those that cannot be told from sums are refused."""
     if metrics is None:
-        return streamed(num_classes)
+        return {name: metric for name, metric in metrics_of(num_classes).items() if metric.streams}
     wanted = check_names(metrics, num_classes)
-    for name in wanted:
-        if name not in STREAMED:
+    for name, metric in wanted.items():
+        if not metric.streams:
             raise ValueError(
                 f"{name} needs all samples in memory; raise --max-rows-in-memory, or leave it out"
             )
     return wanted
 
 
-def _left_out(measured: Sequence[str], num_classes: int) -> str:
+def _left_out(measured: Collection[str], num_classes: int) -> str:
     names = ", ".join(name for name in metrics_of(num_classes) if name not in measured)
     return f"Left out, because they need all samples in memory: {names}."
 

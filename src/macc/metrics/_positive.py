@@ -9,9 +9,19 @@ from collections.abc import Sequence
 from macc.metrics._binning import TopLabels, bin_index, class_labels, top_bins
 from macc.metrics._calibration_errors import max_gap, mean_gap, residuals_on_grid, smooth_error
 from macc.metrics._inputs import Array, check_bins, predictions
+from macc.metrics._metric import PERCENT, PLAIN, metric
 from macc.words import quoted
 
 
+@metric(
+    "ECE, positive class",
+    PERCENT,
+    "lower",
+    lambda d: d.positive.bins.ece,
+    streams=True,
+    of="two classes",
+    prominence=1,
+)
 def positive_ece(
     probs: Array,
     labels: Array,
@@ -53,6 +63,9 @@ def positive_ece(
     return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins).gaps, len(one.correct))
 
 
+@metric(
+    "MCE, positive class", PERCENT, "lower", lambda d: d.positive.bins.mce, streams=True, of="two classes"
+)
 def positive_mce(
     probs: Array,
     labels: Array,
@@ -87,6 +100,14 @@ def positive_mce(
     return max_gap(top_bins(one, bin_index(one.confidence, bins), bins))
 
 
+@metric(
+    "smooth ECE, positive class",
+    PERCENT,
+    "lower",
+    lambda d: d.positive.smooth_ece,
+    of="two classes",
+    prominence=2,
+)
 def positive_smooth_ece(
     probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -117,6 +138,15 @@ def positive_smooth_ece(
     return float(smooth_error(residuals / len(one.correct)))
 
 
+@metric(
+    "Brier score, positive class",
+    PLAIN,
+    "lower",
+    lambda d: d.positive.brier,
+    streams=True,
+    of="two classes",
+    prominence=2,
+)
 def positive_brier(
     probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False
 ) -> float:

@@ -16,18 +16,19 @@ from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, t
 from macc.metrics._inputs import Array, Predictions, check_bins, predictions
 from macc.metrics._intervals import Estimate
 from macc.metrics._labels import named_labels
+from macc.metrics._metric import Metric, metrics_of, registry
 from macc.metrics._positive import positive_index
-from macc.metrics._resampling import METRICS, Resampling, count_steps, metrics_of, one_pass, sample_metrics
+from macc.metrics._resampling import Draws, Resampling
 from macc.metrics._tables import (
     class_called,
     data_frame,
     html_table,
     interval,
-    named,
     number,
     text_table,
     thousands,
 )
+from macc.words import did_you_mean
 
 # More classes than this are printed as the worst of them.
 _CLASSES_SHOWN = 10
@@ -229,7 +230,8 @@ class Report:
     def _metric_table(self) -> tuple[list[str], list[list[str]]]:
         rows = []
         for name, estimate in self.metrics.items():
-            label, unit = named(name, two_classes=self.positive is not None)
+            metric = registry()[name]
+            label, unit = metric.title(two_classes=self.positive is not None), metric.unit.symbol
             width = estimate.high - estimate.low
             floor = (
                 "" if estimate.noise_floor is None else number(estimate.noise_floor, unit, width, suffix=True)
@@ -338,26 +340,20 @@ def evaluate(
     wanted = check_names(metrics, given.num_classes, certainty=certainty is not None)
     names = class_names(classes, given.num_classes)
     one = positive_index(positive, names)
-    steps = count_steps(wanted)
-    done = 0
-
-    def on_step(_: str) -> None:
-        nonlocal done
-        if on_progress is not None:
-            on_progress(done / steps)
-        done += 1
-
+    draws = Draws(
+        given,
+        bins=bins,
+        resampling=Resampling(given.num_samples, resamples, seed),
+        positive=one,
+        confidence=confidence,
+        certainty=certainty,
+    )
+    estimates = {}
     with torch.device("cpu"):  # whatever the default device is
-        sampled, classwise = sample_metrics(
-            given,
-            wanted,
-            bins=bins,
-            resampling=Resampling(given.num_samples, resamples, seed),
-            on_step=on_step,
-            positive=one,
-            confidence=confidence,
-            certainty=certainty,
-        )
+        for done, (name, metric) in enumerate(wanted.items()):
+            if on_progress is not None:
+                on_progress(done / len(wanted))
+            estimates[name] = metric.sample(draws).estimate(confidence)
     if on_progress is not None:
         on_progress(1.0)
 
@@ -366,11 +362,10 @@ def evaluate(
             top_bins(samples, bin_index(samples.confidence, bins), bins), bins, confidence
         )
 
-    estimates = {name: part.estimate(confidence) for name, part in sampled.items()}
     return Report(
         estimates,
-        _class_rows(given, names, classwise),
-        binned(one_pass(given).top),
+        _class_rows(given, names, draws.classes.each) if "sce" in wanted else (),
+        binned(draws.sample.top),
         given.num_samples,
         given.num_classes,
         confidence,
@@ -429,22 +424,23 @@ def _certainty_note(estimates: dict[str, Estimate]) -> tuple[str, ...]:
 
 def check_names(
     metrics: Iterable[str] | None, num_classes: int, *, certainty: bool = False
-) -> tuple[str, ...]:
+) -> dict[str, Metric[Any]]:
     """The metrics asked for, in the order of the table."""
     there = metrics_of(num_classes, certainty=certainty)
     if metrics is None:
         return there
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in wanted:
-        if name not in METRICS:
-            raise ValueError(f"no metric is called {name!r}; there are {', '.join(there)}")
-        if name == "failure_auroc_by_certainty" and not certainty:
+        if name in there:
+            continue
+        if name not in registry():
+            raise ValueError(f"no metric is called {name!r}; {did_you_mean(name, there)}")
+        if registry()[name].of == "certainty":
             raise ValueError(f"{name} needs the variance of the logits; pass it to evaluate as variance=")
-        if name not in there:
-            raise ValueError(f"{name} is a metric of two classes, and there are {num_classes}; leave it out")
+        raise ValueError(f"{name} is a metric of two classes, and there are {num_classes}; leave it out")
     # What verdicts and diagrams of two classes are about.
     wanted += ["positive_ece"] if num_classes == 2 and "ece" in wanted else []
-    return tuple(name for name in METRICS if name in wanted)
+    return {name: metric for name, metric in there.items() if name in wanted}
 
 
 def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
@@ -456,11 +452,7 @@ def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
     return [str(name) for name in classes]
 
 
-def _class_rows(
-    given: Predictions, names: list[str], classwise: list[Estimate] | None
-) -> tuple[ClassRow, ...]:
-    if classwise is None:
-        return ()
+def _class_rows(given: Predictions, names: list[str], classwise: list[Estimate]) -> tuple[ClassRow, ...]:
     samples = torch.bincount(given.labels, minlength=given.num_classes).tolist()
     totals = sum(block.probs.sum(0) for block in given.blocks())
     means = (totals / given.num_samples).tolist()  # type: ignore[union-attr]

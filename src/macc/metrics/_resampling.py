@@ -67,47 +67,9 @@ _RANKED_ELEMENTS = 300_000_000
 WORST_BRIER = 2.0
 COVERAGE = 0.9
 RISK = 0.05
-THRESHOLD = 0.01
-# Of what share of the samples a selective metric is a mean; an error that was not seen may be any of them.
-_MEAN_OVER = {"aurc": 1.0, "eaurc": 1.0, "risk_at_coverage": COVERAGE}
-
-MEANS = ("accuracy", "nll", "brier")
-SELECTIVE = ("failure_auroc", "aurc", "eaurc", "risk_at_coverage", "coverage_at_risk")
-BINNED = {"ece", "over_confidence", "under_confidence", "mce", "rmsce", "rmsce_debiased"}
-EQUAL_WIDTH = {"sce", "brier_calibration", "brier_refinement"}
-CLASSWISE = {*EQUAL_WIDTH, "ace", "tace"}
-# Of two classes only.
-POSITIVE = {"positive_brier", "positive_ece", "positive_mce", "positive_smooth_ece"}
-# In the order of printed tables.
-METRICS = (
-    *("accuracy", "nll", "brier", "brier_calibration", "brier_refinement", "positive_brier", "auroc"),
-    *("positive_ece", "positive_mce", "positive_smooth_ece"),
-    *(
-        "ece",
-        "over_confidence",
-        "under_confidence",
-        "mce",
-        "rmsce",
-        "rmsce_debiased",
-        "smooth_ece",
-        "ks_error",
-    ),
-    *("sce", "ace", "tace"),
-    *("failure_auroc", "failure_auroc_by_certainty"),
-    *("aurc", "eaurc", "risk_at_coverage", "coverage_at_risk"),
-)
-
-
-def metrics_of(num_classes: int, *, certainty: bool = False) -> tuple[str, ...]:
-    """The metrics that predictions of so many classes have, in the order of printed tables.
-
-    Args:
-        num_classes: Number of classes.
-        certainty: Whether the certainty of the predictions is known.
-    """
-    missing = set() if num_classes == 2 else set(POSITIVE)
-    missing |= set() if certainty else {"failure_auroc_by_certainty"}
-    return tuple(name for name in METRICS if name not in missing)
+# Of what share of the samples each of the selective metrics is a mean, in the order of ``Selective``: an error
+# that was not seen may be any of them. The first and the last are no means.
+_MEAN_OVER = (math.inf, 1.0, 1.0, COVERAGE, math.inf)
 
 
 @dataclass(frozen=True)
@@ -250,86 +212,102 @@ def one_pass(given: Predictions) -> Sample:
     return Sample(TopLabels(confidence, correct), log_likelihood, squared)
 
 
-def sample_metrics(
-    given: Predictions,
-    wanted: Iterable[str],
-    *,
-    bins: int,
-    resampling: Resampling,
-    on_step: Callable[[str], None],
-    positive: int | None = None,
-    certainty: Tensor | None = None,
-    confidence: float | None = None,
-) -> tuple[dict[str, Sampled], list[Estimate] | None]:
-    """Resample the wanted metrics, and measure the class-wise errors behind ``sce`` when it is wanted.
+class Draws:
+    """What resampling shows of one set of predictions; each part is made when the first metric asks for it.
 
     Args:
         given: Predictions on the CPU.
-        wanted: Names from ``METRICS``.
         bins: Number of bins.
         resampling: The resamples; predictions of the same samples share them.
-        on_step: Called with the name of each part before it is computed.
         positive: The positive class of two; class 1 by default.
-        certainty: Certainty ``(N,)`` of the predicted class, for ``failure_auroc_by_certainty``.
+        certainty: Certainty ``(N,)`` of the predicted class, for the metric that is about it.
         confidence: Level of the intervals of single classes, which are left out without it.
     """
-    names = set(wanted)
-    found: dict[str, Sampled] = {}
-    classwise = None
-    on_step("scores")
-    sample = one_pass(given)
-    if names & set(MEANS):
-        found.update(_means(sample, given.num_classes, resampling))
-    top = TopCells(sample.top, bins, resampling)
-    if names & set(SELECTIVE):
-        on_step("selective prediction")
-        found.update(_selective(sample.top, top, resampling))
-    if certainty is not None and "failure_auroc_by_certainty" in names:
-        on_step("certainty")
-        ranked = TopLabels(certainty, sample.top.correct)
-        by_certainty = _selective(ranked, TopCells(ranked, bins, resampling), resampling)
-        found["failure_auroc_by_certainty"] = by_certainty["failure_auroc"]
-    if "auroc" in names:
-        on_step("auroc")
-        found["auroc"] = _auroc(given, resampling)
-    if names & BINNED:
-        on_step("binned errors")
-        found.update(_binned_errors(sample.top, top, bins))
-    if names & POSITIVE:
-        on_step("positive class")
-        one = class_labels(given.blocks(), 1 if positive is None else positive)
-        found.update(_positive(one, names, bins, resampling))
-    for name, unbinned in (("smooth_ece", _smooth_ece), ("ks_error", _ks_error)):
-        if name in names:
-            on_step(name)
-            found[name] = unbinned(sample.top, top)
-    if names & CLASSWISE:
-        on_step("labels by chance")
-        draws = ClassDraws(given.labels, bins, resampling, resampling.null_labels(given))
-        probs = given.matrix()
-        if names & EQUAL_WIDTH:
-            on_step("class-wise errors")
-            classwise, parts = _equal_width(probs, sample, draws, confidence)
-            found.update(parts)
-        for name, threshold in (("ace", None), ("tace", THRESHOLD)):
-            if name in names:
-                on_step("adaptive errors")
-                found[name] = _adaptive(probs, threshold, draws)
-    return {name: found[name] for name in METRICS if name in names}, classwise
+
+    def __init__(
+        self,
+        given: Predictions,
+        *,
+        bins: int,
+        resampling: Resampling,
+        positive: int | None = None,
+        certainty: Tensor | None = None,
+        confidence: float | None = None,
+    ):
+        self._given, self._bins, self._resampling = given, bins, resampling
+        self._positive_class = 1 if positive is None else positive
+        self._certainty, self._confidence = certainty, confidence
+
+    @cached_property
+    def sample(self) -> Sample:
+        """What one pass over the predictions leaves of each sample."""
+        return one_pass(self._given)
+
+    @cached_property
+    def scores(self) -> "MeanScores":
+        """Accuracy, NLL and Brier score."""
+        return _means(self.sample, self._given.num_classes, self._resampling)
+
+    @cached_property
+    def _cells(self) -> "TopCells":
+        return TopCells(self.sample.top, self._bins, self._resampling)
+
+    @cached_property
+    def curve(self) -> "Selective":
+        """The risk-coverage curve of confidence."""
+        return _selective(self.sample.top, self._cells, self._resampling)
+
+    @cached_property
+    def by_certainty(self) -> Sampled:
+        """How well certainty ranks right above wrong predictions."""
+        assert self._certainty is not None  # noqa: S101 - asked for only where it is known
+        ranked = TopLabels(self._certainty, self.sample.top.correct)
+        return _selective(
+            ranked, TopCells(ranked, self._bins, self._resampling), self._resampling
+        ).failure_auroc
+
+    @cached_property
+    def auroc(self) -> Sampled:
+        """The area under the ROC curve, averaged over classes."""
+        return _auroc(self._given, self._resampling)
+
+    @cached_property
+    def top(self) -> "BinErrors":
+        """The errors of the bins of confidence."""
+        return _binned_errors(self.sample.top, self._cells, self._bins)
+
+    @cached_property
+    def smooth_ece(self) -> Sampled:
+        """The smooth error of the predicted class."""
+        return _smooth_ece(self.sample.top, self._cells)
+
+    @cached_property
+    def ks_error(self) -> Sampled:
+        """The largest cumulative gap of the predicted class."""
+        return _ks_error(self.sample.top, self._cells)
+
+    @cached_property
+    def positive(self) -> "PositiveDraws":
+        """The probability of the positive class of two."""
+        one = class_labels(self._given.blocks(), self._positive_class)
+        return PositiveDraws(one, self._bins, self._resampling)
+
+    @cached_property
+    def _class_draws(self) -> "ClassDraws":
+        labels = self._resampling.null_labels(self._given)
+        return ClassDraws(self._given.labels, self._bins, self._resampling, labels)
+
+    @cached_property
+    def classes(self) -> "ClassErrors":
+        """The errors of all classes in bins of equal width."""
+        return _equal_width(self._given.matrix(), self.sample, self._class_draws, self._confidence)
+
+    def adaptive(self, threshold: float | None) -> Sampled:
+        """The mean error of all classes in bins of equal mass, of the probabilities above a threshold."""
+        return _adaptive(self._given.matrix(), threshold, self._class_draws)
 
 
-def count_steps(wanted: Iterable[str]) -> int:
-    """How often :func:`sample_metrics` will call ``on_step``."""
-    names = set(wanted)
-    alone = len(names & {"auroc", "smooth_ece", "ks_error", "ace", "tace", "failure_auroc_by_certainty"})
-    return (
-        1
-        + alone
-        + sum(bool(names & group) for group in (set(SELECTIVE), BINNED, POSITIVE, CLASSWISE, EQUAL_WIDTH))
-    )
-
-
-def _means(sample: Sample, num_classes: int, resampling: Resampling) -> dict[str, Sampled]:
+def _means(sample: Sample, num_classes: int, resampling: Resampling) -> "MeanScores":
     columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
     # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
     infinite = columns_.isinf()
@@ -358,9 +336,17 @@ def scores_by_outcome(confidence: Tensor, num_classes: int) -> Tensor:
     return torch.stack([right, torch.stack([-other.log(), squares + 1 - 2 * other])])
 
 
+class MeanScores(NamedTuple):
+    """Means over samples."""
+
+    accuracy: Sampled
+    nll: Sampled
+    brier: Sampled
+
+
 def mean_scores(
     values: Iterable[float], resampled: Iterable[Tensor], by_outcome: Tensor, num_samples: int
-) -> dict[str, Sampled]:
+) -> MeanScores:
     """Accuracy, NLL and Brier score.
 
     Args:
@@ -374,7 +360,7 @@ def mean_scores(
         Ordinary(value, draws, num_samples, min(least, value), max(most, value))
         for value, draws, (least, most) in zip(values, resampled, ends, strict=True)
     )
-    return {"accuracy": Share(accuracy, num_samples), "nll": nll, "brier": brier}
+    return MeanScores(Share(accuracy, num_samples), nll, brier)
 
 
 class TopCells:
@@ -492,7 +478,17 @@ class TopCells:
         )
 
 
-def _selective(top: TopLabels, cells: TopCells, resampling: Resampling) -> dict[str, Sampled]:
+class Selective(NamedTuple):
+    """What the risk-coverage curve says."""
+
+    failure_auroc: Sampled
+    aurc: Sampled
+    eaurc: Sampled
+    risk_at_coverage: Sampled
+    coverage_at_risk: Sampled
+
+
+def _selective(top: TopLabels, cells: TopCells, resampling: Resampling) -> Selective:
     # Groups differ in size, so a resample may have a few samples more.
     curve = RankedCurve(cells.last_of_ties, most=resampling.num_samples + resampling.grouped * _GROUPS)
     coarse = curve.metrics(cells.samples[None], cells.wrong[None])
@@ -505,17 +501,17 @@ def _selective(top: TopLabels, cells: TopCells, resampling: Resampling) -> dict[
     every = torch.ones_like(wrong)
     seen = exact.metrics(every[None], wrong[None])
     resampled = [curve.metrics(*counts) for counts in cells.counts()]
-    found: dict[str, Sampled] = {}
-    for name in SELECTIVE:
+    found = []
+    for i, share in enumerate(_MEAN_OVER):
         # Cells of several samples stand for the noise of the curve, and not for its value.
-        draws = torch.cat([part[name] for part in resampled]) + (seen[name] - coarse[name])
-        size = resampling.num_samples * _MEAN_OVER.get(name, math.inf)
-        found[name] = Ordinary(float(seen[name]), draws.clamp(0, 1), size)
+        draws = torch.cat([part[i] for part in resampled]) + (seen[i] - coarse[i])
+        found.append(Ordinary(float(seen[i]), draws.clamp(0, 1), resampling.num_samples * share))
     answered, errors = exact.errors(every[None], wrong[None])
-    found["coverage_at_risk"] = LargestCoverage(
-        found["coverage_at_risk"].value, found["coverage_at_risk"].deviation(), answered[0], errors[0], RISK
+    *others, coverage = found
+    return Selective(
+        *others,
+        coverage_at_risk=LargestCoverage(coverage.value, coverage.deviation(), answered[0], errors[0], RISK),
     )
-    return found
 
 
 class RankedCurve:
@@ -541,8 +537,8 @@ class RankedCurve:
         answered, errors = (part.flip(1).cumsum_(1)[:, self._ends] for part in (samples, wrong))
         return answered, errors
 
-    def metrics(self, samples: Tensor, wrong: Tensor) -> dict[str, Tensor]:
-        """The selective metrics ``(R,)`` for cells of so many samples, so many of them wrong, ``(R, C)``."""
+    def metrics(self, samples: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The metrics of ``Selective``, ``(R,)`` each, for cells of so many samples, so many of them wrong, ``(R, C)``."""
         end, errors = self.errors(samples, wrong)
         num_samples = end[:, -1]
         start = torch.nn.functional.pad(end, (1, 0))[:, :-1]
@@ -562,14 +558,13 @@ class RankedCurve:
         at = torch.searchsorted(end, answered).clamp(max=end.shape[1] - 1)
         risk = (errors_before + (answered - start) * slope).gather(1, at) / answered
         within = (errors <= RISK * end + 1e-9) & (end > 0)
-        return {
-            "failure_auroc": beaten
-            / (all_wrong * all_right),  # 0 / 0, undefined, when all are right or wrong
-            "aurc": area,
-            "eaurc": (area - best).clamp(min=0),
-            "risk_at_coverage": risk[:, 0],
-            "coverage_at_risk": torch.where(within, end, 0.0).amax(1) / num_samples,
-        }
+        return (
+            beaten / (all_wrong * all_right),  # 0 / 0, undefined, when all are right or wrong
+            area,
+            (area - best).clamp(min=0),
+            risk[:, 0],
+            torch.where(within, end, 0.0).amax(1) / num_samples,
+        )
 
 
 def _auroc(given: Predictions, resampling: Resampling) -> Ordinary:
@@ -653,7 +648,7 @@ def auroc_influence(probs: Tensor, labels: Tensor, areas: Tensor) -> Tensor:
     return influence
 
 
-def _binned_errors(top: TopLabels, cells: TopCells, bins: int) -> dict[str, Sampled]:
+def _binned_errors(top: TopLabels, cells: TopCells, bins: int) -> "BinErrors":
     filled, ends = cells.bin_ends
 
     def by_bin(residuals: Tensor) -> Tensor:
@@ -665,26 +660,46 @@ def _binned_errors(top: TopLabels, cells: TopCells, bins: int) -> dict[str, Samp
     return errors_of_bins(top_bins(top, bin_index(top.confidence, bins), bins), noise, null)
 
 
-def _positive(one: TopLabels, names: set[str], bins: int, resampling: Resampling) -> dict[str, Sampled]:
-    found: dict[str, Sampled] = {}
-    if "positive_brier" in names:
+class PositiveDraws:
+    """The errors of the probability of one class of two."""
+
+    def __init__(self, one: TopLabels, bins: int, resampling: Resampling):
+        self._one, self._bins, self._resampling = one, bins, resampling
+        self._cells = TopCells(one, bins, resampling)
+
+    @cached_property
+    def brier(self) -> Sampled:
+        """The mean squared error of the probability."""
+        one, resampling = self._one, self._resampling
         squared = (one.confidence - one.correct).square()
         resampled = resampling.means(squared[:, None])[:, 0]
         # Half the Brier score of both classes.
         ends = scores_by_outcome(one.confidence.maximum(1 - one.confidence), 2)[:, 1].mean(-1) / 2
-        found["positive_brier"] = Ordinary(
-            float(squared.mean()), resampled, resampling.num_samples, *ends.tolist()
-        )
-    cells = TopCells(one, bins, resampling)
-    if names & {"positive_ece", "positive_mce"}:
-        binned = _binned_errors(one, cells, bins)
-        found |= {"positive_ece": binned["ece"], "positive_mce": binned["mce"]}
-    if "positive_smooth_ece" in names:
-        found["positive_smooth_ece"] = _smooth_ece(one, cells)
-    return found
+        return Ordinary(float(squared.mean()), resampled, resampling.num_samples, *ends.tolist())
+
+    @cached_property
+    def bins(self) -> "BinErrors":
+        """The errors of the bins of the probability."""
+        return _binned_errors(self._one, self._cells, self._bins)
+
+    @cached_property
+    def smooth_ece(self) -> Sampled:
+        """The smooth error of the probability."""
+        return _smooth_ece(self._one, self._cells)
 
 
-def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> dict[str, Sampled]:
+class BinErrors(NamedTuple):
+    """The errors of bins of equal width."""
+
+    ece: Sampled
+    mce: Sampled
+    rmsce: Sampled
+    rmsce_debiased: Sampled
+    over_confidence: Sampled
+    under_confidence: Sampled
+
+
+def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
     """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by chance.
 
     Args:
@@ -712,14 +727,14 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> dict[str, Sa
         )
 
     rmsce = sampled(lambda d: (d.square() / shares).sum(-1).sqrt())
-    return {
-        "ece": sampled(l1),
-        "mce": LargestGap(max_gap(binned), binned, null),
-        "rmsce": rmsce,
-        "rmsce_debiased": Debiased(root_mean_square_gap(binned, debiased=True), rmsce),
-        "over_confidence": sampled(lambda d: (-d).clamp(min=0).sum(-1), sign=-1),
-        "under_confidence": sampled(lambda d: d.clamp(min=0).sum(-1), sign=1),
-    }
+    return BinErrors(
+        ece=sampled(l1),
+        mce=LargestGap(max_gap(binned), binned, null),
+        rmsce=rmsce,
+        rmsce_debiased=Debiased(root_mean_square_gap(binned, debiased=True), rmsce),
+        over_confidence=sampled(lambda d: (-d).clamp(min=0).sum(-1), sign=-1),
+        under_confidence=sampled(lambda d: d.clamp(min=0).sum(-1), sign=1),
+    )
 
 
 def _smooth_ece(top: TopLabels, cells: TopCells) -> Unbinned:
@@ -898,9 +913,7 @@ class MeanOfClasses:
         return mean._replace(unseen=mean.unseen * 2 / self._count)
 
 
-def _equal_width(
-    probs: Tensor, sample: Sample, draws: ClassDraws, confidence: float | None
-) -> tuple[list[Estimate], dict[str, Sampled]]:
+def _equal_width(probs: Tensor, sample: Sample, draws: ClassDraws, confidence: float | None) -> "ClassErrors":
     num_samples = len(draws.labels)
     errors = MeanOfClasses(confidence)
     squares: list[SquaredGaps] = []
@@ -917,14 +930,19 @@ def _equal_width(
     brier = Ordinary(float(sample.squared_distance.mean()), resampled, num_samples, *ends)
     least, most = calibration.deviation()
     of_brier = brier.deviation()
-    return errors.estimates, {
-        "sce": errors.mean(),
-        "brier_calibration": calibration,
-        "brier_refinement": Refinement(
-            max(0.0, brier.value - calibration.value),
-            Deviation(of_brier.least - most, of_brier.most - least),
-        ),
-    }
+    refinement = Refinement(
+        max(0.0, brier.value - calibration.value), Deviation(of_brier.least - most, of_brier.most - least)
+    )
+    return ClassErrors(errors.estimates, errors.mean(), calibration, refinement)
+
+
+class ClassErrors(NamedTuple):
+    """The errors of all classes in bins of equal width, and of each of them."""
+
+    each: list[Estimate]
+    sce: Sampled
+    brier_calibration: Sampled
+    brier_refinement: Sampled
 
 
 @dataclass(frozen=True)

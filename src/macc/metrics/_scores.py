@@ -9,11 +9,13 @@ from torch import Tensor
 
 from macc.metrics._binning import ClassGaps, TopLabels, columns, top_labels
 from macc.metrics._inputs import Array, Block, check_bins, predictions
+from macc.metrics._metric import AREA, PERCENT, PLAIN, metric
 
 # The squared distance between two corners of the simplex, which a row that sums to a little more than 1 could exceed.
 _LARGEST = 2
 
 
+@metric("accuracy", PERCENT, "higher", lambda d: d.scores.accuracy, streams=True, prominence=1)
 def accuracy(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Share of samples whose most probable class is their label; the first class wins a tie.
 
@@ -36,6 +38,7 @@ def accuracy(probs: Array, labels: Array, *, from_logits: bool = False, normalis
     return float(_top(probs, labels, from_logits, normalise).correct.mean())
 
 
+@metric("NLL", PLAIN, "lower", lambda d: d.scores.nll, streams=True, prominence=1)
 def nll(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Negative log-likelihood of the labels, in nats.
 
@@ -60,6 +63,7 @@ def nll(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bo
     return -sum(float(block.log_likelihood.sum()) for block in given.blocks()) / given.num_samples
 
 
+@metric("Brier score", PLAIN, "lower", lambda d: d.scores.brier, streams=True, prominence=2)
 def brier(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Brier score: squared distance to the one-hot label, summed over classes.
 
@@ -137,6 +141,59 @@ def brier_decomposition(
     return BrierDecomposition(calibration / given.num_samples, refinement / given.num_samples)
 
 
+@metric("of it calibration", PLAIN, "lower", lambda d: d.classes.brier_calibration, part_of_above=True)
+def brier_calibration(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    """The part of the Brier score that recalibration could remove.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width for each class.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The part, at least 0; see :func:`brier_decomposition`.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.brier_calibration([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
+        0.3125
+    """
+    return brier_decomposition(
+        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise
+    ).calibration
+
+
+@metric("of it refinement", PLAIN, "lower", lambda d: d.classes.brier_refinement, part_of_above=True)
+def brier_refinement(
+    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+) -> float:
+    """The part of the Brier score that recalibration could not remove.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        bins: Number of bins of equal width for each class.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The part, at least 0; see :func:`brier_decomposition`.
+
+    Example:
+        >>> from macc import metrics
+        >>> round(metrics.brier_refinement([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
+        0.0
+    """
+    return brier_decomposition(
+        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise
+    ).refinement
+
+
+@metric("AUROC", AREA, "higher", lambda d: d.auroc, streams=True, prominence=2)
 def auroc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Area under the ROC curve, class against rest, averaged over classes.
 
@@ -167,6 +224,7 @@ def auroc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
     return float(areas.nanmean())
 
 
+@metric("failure AUROC", AREA, "higher", lambda d: d.curve.failure_auroc, prominence=2)
 def failure_auroc(
     probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -194,10 +252,41 @@ def failure_auroc(
         Examples*, ICLR 2017.
     """
     top = _top(probs, labels, from_logits, normalise)
-    wrong_and_right = torch.stack([-top.confidence, top.confidence], dim=1)
-    return float(class_aurocs(wrong_and_right, top.correct.long())[1])
+    return _area_of_right(top.confidence, top.correct)
 
 
+@metric("by certainty", AREA, "higher", lambda d: d.by_certainty, of="certainty", part_of_above=True)
+def failure_auroc_by_certainty(
+    probs: Array,
+    labels: Array,
+    *,
+    certainty: Array,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> float:
+    """The same with the certainty of the predicted class in place of its confidence.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        certainty: Certainty ``(N,)`` of the predicted class.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The area, in ``[0, 1]``; below one half where certainty ranks errors backwards.
+
+    Example:
+        >>> from macc import metrics
+        >>> probs, labels = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]
+        >>> metrics.failure_auroc_by_certainty(probs, labels, certainty=[0.2, 0.1, 0.9])
+        0.0
+    """
+    top = _top(probs, labels, from_logits, normalise)
+    return _area_of_right(torch.as_tensor(certainty, dtype=torch.float64), top.correct)
+
+
+@metric("AURC", PLAIN, "lower", lambda d: d.curve.aurc)
 def aurc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Area under the risk-coverage curve: mean error rate when answering only the most confident.
 
@@ -225,6 +314,7 @@ def aurc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: b
     return float(_selective(probs, labels, from_logits, normalise).risk.mean())
 
 
+@metric("excess", PLAIN, "lower", lambda d: d.curve.eaurc, part_of_above=True)
 def eaurc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Excess AURC: :func:`aurc` above that of the best order of the same predictions.
 
@@ -255,6 +345,7 @@ def eaurc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
     return max(0.0, float(curve.risk.mean() - best.mean()))
 
 
+@metric("error at 90 % coverage", PERCENT, "lower", lambda d: d.curve.risk_at_coverage, prominence=2)
 def risk_at_coverage(
     probs: Array, labels: Array, *, coverage: float = 0.9, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -283,6 +374,7 @@ def risk_at_coverage(
     return float(risk[answered_samples(coverage, len(risk)) - 1])
 
 
+@metric("coverage at 5 % error", PERCENT, "higher", lambda d: d.curve.coverage_at_risk)
 def coverage_at_risk(
     probs: Array, labels: Array, *, risk: float = 0.05, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -383,6 +475,11 @@ def squared_distances(block: Block) -> Tensor:
 
 def _top(probs: Array, labels: Array, from_logits: bool, normalise: bool) -> TopLabels:
     return top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
+
+
+def _area_of_right(scores: Tensor, correct: Tensor) -> float:
+    """Area under the ROC curve of scores ``(N,)`` as a sign of being right."""
+    return float(class_aurocs(torch.stack([-scores, scores], dim=1), correct.long())[1])
 
 
 def _selective(probs: Array, labels: Array, from_logits: bool, normalise: bool) -> RiskCoverage:

@@ -9,45 +9,6 @@ from macc.words import quoted, shown
 
 # Cells hold names from files; a longer one is cut.
 _WIDEST = 60
-_LABELS = {
-    "accuracy": ("accuracy", "%"),
-    "nll": ("NLL", ""),
-    "brier": ("Brier score", ""),
-    "brier_calibration": ("  of it calibration", ""),
-    "brier_refinement": ("  of it refinement", ""),
-    "positive_brier": ("Brier score, positive class", ""),
-    "auroc": ("AUROC", ""),
-    "positive_ece": ("ECE, positive class", "%"),
-    "positive_mce": ("MCE, positive class", "%"),
-    "positive_smooth_ece": ("smooth ECE, positive class", "%"),
-    "ece": ("ECE", "%"),
-    "over_confidence": ("  of it over-confidence", "%"),
-    "under_confidence": ("  of it under-confidence", "%"),
-    "mce": ("MCE", "%"),
-    "rmsce": ("RMS calibration error", "%"),
-    "rmsce_debiased": ("  debiased", "%"),
-    "smooth_ece": ("smooth ECE", "%"),
-    "ks_error": ("KS error", "%"),
-    "sce": ("SCE (all classes)", "%"),
-    "ace": ("adaptive SCE", "%"),
-    "tace": ("  above 1 % probability", "%"),
-    "failure_auroc": ("failure AUROC", ""),
-    "failure_auroc_by_certainty": ("  by certainty", ""),
-    "aurc": ("AURC", ""),
-    "eaurc": ("  excess", ""),
-    "risk_at_coverage": ("error at 90 % coverage", "%"),
-    "coverage_at_risk": ("coverage at 5 % error", "%"),
-}
-
-
-# Of two classes these say less than those of the positive class, which stand beside them.
-_TOP_LABEL = {"ece", "mce", "rmsce", "smooth_ece", "ks_error"}
-
-
-def named(metric: str, *, two_classes: bool = False) -> tuple[str, str]:
-    """Label and unit of a metric in tables."""
-    label, unit = _LABELS[metric]
-    return (f"{label}, top label" if two_classes and metric in _TOP_LABEL else label), unit
 
 
 def class_called(name: str) -> str:

@@ -13,16 +13,11 @@ import numpy.typing as npt
 from macc.metrics._compare import Comparison, compare
 from macc.metrics._files import Loaded
 from macc.metrics._inputs import predictions
+from macc.metrics._metric import metrics_of, registry
 from macc.metrics._report import Report, evaluate
-from macc.metrics._resampling import metrics_of
-from macc.metrics._tables import class_called, interval, named, number, text_table, thousands
+from macc.metrics._tables import class_called, interval, number, text_table, thousands
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
-
-_SHOWN = (
-    *("accuracy", "nll", "brier", "positive_brier"),
-    *("positive_ece", "positive_smooth_ece", "ece", "smooth_ece", "sce"),
-)
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,8 @@ class Repair:
     def __str__(self) -> str:
         rows = []
         for name in self.after.metrics:
-            label, unit = named(name, two_classes=self.after.positive is not None)
+            metric = registry()[name]
+            label, unit = metric.title(two_classes=self.after.positive is not None), metric.unit.symbol
             one, two, gap = self.before[name], self.after[name], self.difference[name]
             cells = [
                 f"{number(part.value, unit, part.high - part.low, suffix=True)}  "
@@ -124,7 +120,7 @@ def repair(
     probs = fitted(given)
     original = predictions(given, test.labels, from_logits=True).matrix().numpy()
     options: dict[str, Any] = {
-        "metrics": [name for name in metrics_of(original.shape[1]) if name in _SHOWN],
+        "metrics": [name for name, each in metrics_of(original.shape[1]).items() if each.prominence <= 2],
         "classes": test.classes or val.classes,
         "positive": positive,
         "bins": bins,

@@ -4,24 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from macc.metrics import Estimate, Report
-from macc.metrics._compare import HIGHER_IS_BETTER
-from macc.metrics._tables import interval, named, number, thousands
+from macc.metrics import Estimate, Report, registry
+from macc.metrics._tables import interval, number, thousands
 
-COLUMNS = (
-    "accuracy",
-    "gap",
-    "ece",
-    "sce",
-    "smooth_ece",
-    "mce",
-    "nll",
-    "brier",
-    "auroc",
-    "failure_auroc",
-    "risk_at_coverage",
-)
-"""What the comparison shows; ``gap`` is mean confidence minus accuracy."""
 MOST_CLASSES = 100
 
 
@@ -75,24 +60,18 @@ class Table:
 
 def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
     """Every report on a row, the best of a column marked where it is clear."""
-    columns = [Column("run")]
-    rows = [[Cell(name)] for name in reports]
+    columns = [Column("run"), Column("confidence −\u00a0accuracy", "zero")]
+    rows = [[Cell(name), _gap(report)] for name, report in reports.items()]
     first = next(iter(reports.values()))
-    for metric in COLUMNS if first.positive is None else (*COLUMNS[:2], "positive_ece", *COLUMNS[2:]):
-        if metric == "gap":
-            columns.append(Column("confidence −\u00a0accuracy", "zero"))
-            cells = [_gap(report) for report in reports.values()]
-        else:
-            better = "higher" if metric in HIGHER_IS_BETTER else "lower"
-            label = named(metric, two_classes=first.positive is not None)[0].strip()
-            columns.append(Column(label, better))
-            found = [report[metric] for report in reports.values()]
-            best = _apart(found, better)
-            cells = [
-                replace(_estimate(each, named(metric)[1]), best=i == best) for i, each in enumerate(found)
-            ]
-        for row, cell in zip(rows, cells, strict=True):
-            row.append(cell)
+    for name in first.metrics:
+        metric = registry()[name]
+        if metric.prominence > 2:
+            continue
+        columns.append(Column(metric.title(two_classes=first.positive is not None).strip(), metric.better))
+        found = [report[name] for report in reports.values()]
+        best = _apart(found, metric.better)
+        for i, (row, each) in enumerate(zip(rows, found, strict=True)):
+            row.append(replace(_estimate(each, metric.unit.symbol), best=i == best))
     notes = [
         f"Under each value stands its {100 * first.confidence:g} % interval over test samples. “Chance” is the error "
         "that a perfectly calibrated model with these confidences would show on as many samples.",

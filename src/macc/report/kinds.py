@@ -14,7 +14,7 @@ import torch
 from macc import metrics
 from macc.heads import LogitMoments
 from macc.io.writing import write_whole
-from macc.metrics import Report
+from macc.metrics import Report, headline
 from macc.metrics._files import Loaded
 from macc.report import figures
 from macc.report._sources import Source, each_shift, open_sources, same_labels
@@ -374,7 +374,7 @@ def draw_training(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figu
     # With one term the loss is that term.
     terms = [key for key in terms if key != "train/loss" or len(terms) > 2]
     terms += [spread] if spread in there else []
-    keys = [*terms, *(f"val/{name}" for name in ("nll", "accuracy", "ece", "sce") if f"val/{name}" in there)]
+    keys = [*terms, *(f"val/{name}" for name in headline() if f"val/{name}" in there)]
     if not keys:
         raise ValueError(f"{', '.join(histories)}: no epoch was recorded; train it first")
     figure, axes = panels(len(keys), (3.5, 2.7))

@@ -35,7 +35,6 @@ from macc.training.runs import SPREAD
 CHECK_EVERY = 25
 """Steps between looks at the values of the loss. A look makes an accelerator wait."""
 
-VALIDATED = ("accuracy", "nll", "ece", "sce")
 """The metrics of the validation split in every row of a history."""
 
 Row = dict[str, Any]
@@ -363,7 +362,7 @@ def _means(learner: Learner) -> dict[str, float]:
 
 
 def validated(learner: Learner) -> dict[str, float]:
-    """The metrics of a row: accuracy, NLL, ECE and SCE on the validation split."""
+    """The headline metrics on the validation split, for a row of the history."""
     logits = predicted_logits(learner, "val")
     if not bool(logits.isfinite().all()):
         raise ValueError(
@@ -371,7 +370,8 @@ def validated(learner: Learner) -> dict[str, float]:
         )
     labels = learner.data.val.labels.cpu()
     return {
-        f"val/{name}": float(getattr(metrics, name)(logits, labels, from_logits=True)) for name in VALIDATED
+        f"val/{name}": metric.value(logits, labels, from_logits=True)
+        for name, metric in metrics.headline().items()
     }
 
 
@@ -460,7 +460,9 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
     if checkpoint.epoch + (checkpoint.step > 0) > epochs or checkpoint.step >= steps:
         raise ValueError(f"it is after the last of {epochs} epochs of {steps} steps")
     missing = [
-        f"val/{name}" for name in VALIDATED if any(f"val/{name}" not in row for row in checkpoint.history)
+        f"val/{name}"
+        for name in metrics.headline()
+        if any(f"val/{name}" not in row for row in checkpoint.history)
     ]
     if missing:
         raise ValueError(f"its history lacks {missing[0]!r}")

@@ -12,13 +12,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from macc.metrics import Unit, headline
+
 REFRESH_SECONDS = 0.1
-SHOWN = {
-    "accuracy": ("accuracy %", 100, 2),
-    "ece": ("ECE %", 100, 2),
-    "sce": ("SCE 1e-3", 1000, 2),
-    "nll": ("NLL", 1, 3),
-}
 
 
 class Display(Protocol):
@@ -160,25 +156,31 @@ def row_text(row: Mapping[str, Any]) -> str:
         for key, value in row.items()
         if key.startswith("train/") and key != "train/loss"
     ]
-    found = f"acc {100 * row['val/accuracy']:.1f} %  ECE {100 * row['val/ece']:.2f} %  SCE {1000 * row['val/sce']:.2f}e-3"
-    return "  ".join([*terms, f"| val {found}"])
+    found = [
+        f"{metric.short or metric.label} {metric.unit.scale * row[f'val/{name}']:.{metric.unit.digits}f} {metric.unit.symbol}"
+        for name, metric in headline().items()
+    ]
+    return "  ".join([*terms, "| val", *map(str.rstrip, found)])
 
 
 def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
     """The numbers of each split with their intervals."""
-    table = Table("split", *(heading for heading, _, _ in SHOWN.values()))
+    table = Table("split", *(metric.heading for metric in headline().values()))
     for split, values in metrics.items():
-        table.add_row(split, *(_cell(values.get(name), *SHOWN[name][1:]) for name in SHOWN))
+        table.add_row(split, *(_cell(values.get(name), metric.unit) for name, metric in headline().items()))
     return table
 
 
-def _cell(estimate: Mapping[str, Any] | None, unit: float, digits: int) -> str:
+def _cell(estimate: Mapping[str, Any] | None, unit: Unit) -> str:
     if not estimate or estimate.get("value") is None:
         return ""
-    value = f"{unit * estimate['value']:.{digits}f}"
+
+    def write(value: float) -> str:
+        return f"{unit.scale * value:.{unit.digits}f}"
+
     if estimate.get("low") is None:
-        return value
-    return f"{value} [{unit * estimate['low']:.{digits}f}, {unit * estimate['high']:.{digits}f}]"
+        return write(estimate["value"])
+    return f"{write(estimate['value'])} [{write(estimate['low'])}, {write(estimate['high'])}]"
 
 
 def result_text(run: Path) -> str:

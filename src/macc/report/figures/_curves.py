@@ -3,21 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from macc.metrics import registry
 from macc.metrics._binning import top_labels
 from macc.metrics._inputs import Array, predictions
 from macc.metrics._scores import risk_coverage as _risk_coverage
 from macc.report.figures._style import figure_of, legend, line_look, panel, plain
+from macc.words import did_you_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-UNITS = {
-    "ece": ("ECE (%)", 100.0),
-    "sce": ("SCE (1e-3)", 1000.0),
-    "accuracy": ("accuracy (%)", 100.0),
-    "nll": ("NLL", 1.0),
-}
 MOST_POINTS = 300
 HANDED_OVER = 0.01
 SHADED = 2
@@ -140,12 +136,12 @@ def training_curve(
         for index, (run, rows) in enumerate(named.items()):
             there = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None]
             if there:
-                unit = UNITS.get(name, (name, 1.0))[1] if split == "val" else 1.0
+                unit = registry()[name].unit.scale if split == "val" and name in registry() else 1.0
                 x, y = [epoch for epoch, _ in there], [unit * value for _, value in there]
                 ax.plot(x, y, label=plain(run), **line_look(index, len(x)))
         ax.set_title({"val": "validation", "train": "training"}.get(split, split))
         _whole_ticks(ax)
-        label = UNITS.get(name, (name, 1.0))[0] if split == "val" else name
+        label = _axis(name) if split == "val" and name in registry() else name
         ax.set(xlabel="epoch", ylabel="loss" if label == "loss" else plain(label))
         ax.grid(axis="y")
     return figure_of(ax)
@@ -161,9 +157,9 @@ def _line(
     *,
     shade: bool,
 ) -> None:
-    if metric not in UNITS:
-        raise ValueError(f"no curve is drawn of {metric!r}; there are {', '.join(UNITS)}")
-    unit = UNITS[metric][1]
+    if metric not in registry():
+        raise ValueError(f"no metric is called {metric!r}; {did_you_mean(metric, registry())}")
+    unit = registry()[metric].unit.scale
     means = [unit * sum(each) / len(each) for each in values]
     shown = line_look(index, len(x))
     ax.plot(list(x), means, label=plain(name), zorder=3, **shown)
@@ -173,12 +169,18 @@ def _line(
 
 
 def _finish(ax: "Axes", metric: str, below: str) -> None:
-    ax.set(xlabel=below, ylabel=UNITS[metric][0])
-    if metric in ("ece", "sce"):
+    ax.set(xlabel=below, ylabel=_axis(metric))
+    if registry()[metric].better == "lower" and registry()[metric].unit.symbol == "%":
         ax.set_ylim(0, 1.05 * max(ax.dataLim.ymax, 1e-9))
     _whole_ticks(ax)
     ax.grid(axis="y")
     legend(ax)
+
+
+def _axis(metric: str) -> str:
+    found = registry()[metric]
+    name = found.short or found.label
+    return f"{name} ({found.unit.symbol})" if found.unit.symbol else name
 
 
 def _whole_ticks(ax: "Axes") -> None:

@@ -1,0 +1,156 @@
+"""A metric is a value: what it is called, how it is written, which end is better, how it is measured."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
+
+if TYPE_CHECKING:
+    from macc.metrics._intervals import Sampled
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How values are written, the same wherever they are shown.
+
+    Args:
+        symbol: What stands behind a number, and in the heading of a column.
+        scale: What a value is multiplied by.
+        digits: Decimals of a mean over runs. A value with an interval has as many as that makes meaningful.
+    """
+
+    symbol: str
+    scale: float
+    digits: int
+
+
+PLAIN = Unit("", 1, 3)
+AREA = Unit("", 1, 4)
+PERCENT = Unit("%", 100, 2)
+FINE_PERCENT = Unit("%", 100, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Metric(Generic[P]):
+    """One metric; it is called as the function that was declared as it.
+
+    The namespace :mod:`macc.metrics` is the registry. Whatever lists, prints or tests metrics goes through
+    :func:`registry`, so a new one is one declaration and one import line.
+
+    Args:
+        function: Its value, from probabilities and labels.
+        label: What people read.
+        unit: How its values are written.
+        better: Which end is good.
+        sample: The metric with its resamples, from the draws of one set of predictions.
+        streams: Whether ``sample`` can do with the draws of sums that are kept of a stream.
+        of: What it needs beyond probabilities and labels, if anything.
+        prominence: 1 where every table has it, 2 where tables of a few metrics have it, 3 otherwise.
+        part_of_above: Whether tables show it as a part of the metric above it.
+        top_label: Whether it is about the predicted class alone, which two classes are told beside the positive one.
+        short: What headings of columns and axes call it, if not by its label.
+    """
+
+    function: Callable[P, float] = field(repr=False)
+    label: str
+    unit: Unit
+    better: Literal["lower", "higher"]
+    sample: "Callable[[Any], Sampled]" = field(repr=False)
+    streams: bool = False
+    of: Literal["any", "two classes", "certainty"] = "any"
+    prominence: Literal[1, 2, 3] = 3
+    part_of_above: bool = False
+    top_label: bool = False
+    short: str = ""
+
+    def __post_init__(self) -> None:
+        # What help, documentation and doctest look for in a function.
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            object.__setattr__(self, name, getattr(self.function, name))
+        object.__setattr__(self, "__wrapped__", self.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> float:
+        """The value; see the function."""
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """The key in JSON files, histories and columns, and in ``macc check --max-NAME``."""
+        return self.function.__name__
+
+    @property
+    def heading(self) -> str:
+        """The label with its unit, for columns and axes."""
+        return f"{self.short or self.label} {self.unit.symbol}".strip()
+
+    def title(self, *, two_classes: bool = False) -> str:
+        """What tables call it."""
+        label = f"  {self.label}" if self.part_of_above else self.label
+        return f"{label}, top label" if two_classes and self.top_label else label
+
+    def value(self, probs: Any, labels: Any, **options: Any) -> float:
+        """The value, with those of the options that this metric knows."""
+        known = inspect.signature(self.function).parameters
+        given = {key: value for key, value in options.items() if key in known}
+        return self.function(probs, labels, **given)  # type: ignore[call-arg, arg-type]
+
+
+def metric(
+    label: str,
+    unit: Unit,
+    better: Literal["lower", "higher"],
+    sample: "Callable[[Any], Sampled]",
+    **more: Any,
+) -> Callable[[Callable[P, float]], Metric[P]]:
+    """Declare a function of probabilities and labels as a :class:`Metric`, whose arguments these are.
+
+    Example:
+        >>> from macc import metrics
+        >>> metrics.ece
+        Metric(label='ECE', unit=Unit(symbol='%', scale=100, digits=2), better='lower', streams=True, ...)
+    """
+
+    def declare(function: Callable[P, float]) -> Metric[P]:
+        return Metric(function, label, unit, better, sample, **more)
+
+    return declare
+
+
+def registry() -> dict[str, Metric[Any]]:
+    """Every metric by name, in the order of printed tables, which is that of the imports of the namespace.
+
+    Example:
+        >>> list(registry())[:3]
+        ['accuracy', 'nll', 'brier']
+    """
+    from macc import metrics
+
+    return {value.name: value for value in vars(metrics).values() if isinstance(value, Metric)}
+
+
+def headline() -> dict[str, Metric[Any]]:
+    """The metrics that every table has and every history keeps.
+
+    Example:
+        >>> list(headline())
+        ['accuracy', 'nll', 'ece', 'sce']
+    """
+    return {name: each for name, each in registry().items() if each.prominence == 1 and each.of == "any"}
+
+
+def metrics_of(num_classes: int, *, certainty: bool = False) -> dict[str, Metric[Any]]:
+    """The metrics that predictions of so many classes have.
+
+    Args:
+        num_classes: Number of classes.
+        certainty: Whether the certainty of the predictions is known.
+    """
+    there = (
+        {"any"} | ({"two classes"} if num_classes == 2 else set()) | ({"certainty"} if certainty else set())
+    )
+    return {name: metric for name, metric in registry().items() if metric.of in there}
