@@ -97,7 +97,7 @@ class Metric(Generic[P]):
         """The value, with those of the options that this metric knows."""
         known = inspect.signature(self.function).parameters
         given = {key: value for key, value in options.items() if key in known}
-        return self.function(probs, labels, **given)  # type: ignore[call-arg, arg-type]
+        return self.function(probs, labels, **given)
 
 
 def metric(

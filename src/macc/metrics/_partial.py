@@ -599,9 +599,9 @@ def stream_comparison(
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
     with torch.device("cpu"):  # whatever the default device is
-        draws = [part.draws(resamples=resamples) for part in (one, two)]
+        first, second = (part.draws(resamples=resamples) for part in (one, two))
         rows = {
-            name: paired(*(metric.sample(each) for each in draws), confidence)
+            name: paired(metric.sample(first), metric.sample(second), confidence)
             for name, metric in wanted.items()
         }
     return comparison(

@@ -507,11 +507,9 @@ def _selective(top: TopLabels, cells: TopCells, resampling: Resampling) -> Selec
         draws = torch.cat([part[i] for part in resampled]) + (seen[i] - coarse[i])
         found.append(Ordinary(float(seen[i]), draws.clamp(0, 1), resampling.num_samples * share))
     answered, errors = exact.errors(every[None], wrong[None])
-    *others, coverage = found
-    return Selective(
-        *others,
-        coverage_at_risk=LargestCoverage(coverage.value, coverage.deviation(), answered[0], errors[0], RISK),
-    )
+    failure_auroc, aurc, eaurc, risk, coverage = found
+    largest = LargestCoverage(coverage.value, coverage.deviation(), answered[0], errors[0], RISK)
+    return Selective(failure_auroc, aurc, eaurc, risk, largest)
 
 
 class RankedCurve:

@@ -390,8 +390,8 @@ def _open_npz(path: Path, reading: Reading) -> Source:
         words = FileWords(declare_logits="rename the key to 'logits'", classes=classes)
         from_logits = key == "logits"
         if not reading.labelled:
-            others = {name: members.read(name) for name in names if name != key}
-            return _unlabelled(path, words, members.read(key), num_classes, from_logits, others)
+            beside = {name: members.read(name) for name in names if name != key}
+            return _unlabelled(path, words, members.read(key), num_classes, from_logits, beside)
         labels = members.read("labels")
         given = _indices(path, words, _labels_of_array(path, reading, num_classes, classes, labels), labels)
         scores = members.read(key)
