@@ -253,3 +253,43 @@ def test_the_command_that_predicts_under_shift_is_one_that_works(dataset, cure):
 
     with pytest.raises(ValueError, match=cure):
         Source(Path("run"), "mine", run).shifts()
+
+
+class TestReadingOptions:
+    """`macc plot` and `macc report` read files as `macc evaluate` does."""
+
+    @pytest.fixture
+    def table(self, tmp_path):
+        rows = ["fold,p_no,p_yes,truth"]
+        rows += [
+            f"{i % 3},{1 - p:.2f},{p:.2f},{'p_yes' if i % 2 else 'p_no'}"
+            for i, p in enumerate([0.2, 0.8] * 20)
+        ]
+        path = tmp_path / "two.csv"
+        path.write_text("\n".join(rows))
+        return path
+
+    def test_columns_and_the_positive_class(self, table, tmp_path):
+        options = ["--label-column", "truth", "--ignore", "fold", "--positive", "p_no"]
+        drawn = run("plot", "reliability", table, "-o", tmp_path / "a.svg", *options)
+        assert drawn.code == 0, drawn.err
+        assert "class 'p_no'" in (tmp_path / "a.svg").read_text()
+
+        written = run("report", table, "-o", tmp_path / "a.html", *options)
+        assert written.code == 0, written.err
+        assert "class 'p_no'" in (tmp_path / "a.html").read_text()
+
+    def test_labels_of_an_npy(self, tmp_path):
+        np.save(tmp_path / "p.npy", np.tile([[3.0, 1.0, 0.0]], (30, 1)))
+        np.save(tmp_path / "y.npy", np.arange(30) % 3)
+        found = run(
+            "plot",
+            "reliability",
+            tmp_path / "p.npy",
+            "--logits",
+            "--labels",
+            tmp_path / "y.npy",
+            "-o",
+            tmp_path / "a.svg",
+        )
+        assert found.code == 0, found.err

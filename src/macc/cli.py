@@ -342,59 +342,6 @@ def data_corrupt(
     _say(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))
 
 
-@app.command()
-def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="A figure, or `list` to see all.")],
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RUN…", help="Run folders or prediction files.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="The file: .svg, .png or .pdf; KIND.svg if not given."),
-    ] = None,
-    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
-    data: DataFolder = None,
-) -> None:
-    """Draw a figure of runs or prediction files."""
-    from macc.io.writing import check_outputs
-    from macc.report import kinds
-
-    if kind == "list":
-        _say(kinds.listing())
-        return
-    path = Path(f"{kind}.svg") if output is None else output
-    check_outputs({"-o": path}, runs or [])
-    _say(kinds.command(kind, runs or [], path, split=split, root=data))
-
-
-@app.command()
-def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN…|EXPERIMENT",
-            help="Run folders or prediction files, the first to compare with; or the folder of an experiment.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file.")] = Path("report.html"),
-    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
-    title: Annotated[str | None, typer.Option(help="The heading.", show_default=False)] = None,
-    data: DataFolder = None,
-) -> None:
-    """Write one HTML page that says and shows what runs found; it opens from disk."""
-    from macc.io.writing import check_outputs
-    from macc.report import experiment
-
-    check_outputs({"-o": output}, runs)
-    with _progress("measuring and drawing") as on_progress:
-        text = experiment.report_command(
-            runs, output, split=split, root=data, title=title, on_progress=on_progress
-        )
-    _say(text)
-
-
 _File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]
 _Labels = Annotated[
     Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
@@ -487,6 +434,75 @@ _MaxRows = Annotated[
     typer.Option(metavar="N", help="A .csv or .parquet of more rows is read in batches, in constant memory."),
 ]
 _Json = Annotated[Path | None, typer.Option(help="Also write the numbers to this file.", show_default=False)]
+
+
+_LabelsOfAll = Annotated[
+    Path | None,
+    typer.Option("--labels", metavar="LABELS.npy", help="Labels of every .npy.", show_default=False),
+]
+
+
+@app.command()
+@_reads_predictions
+def plot(
+    reading: _Reading,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="A figure, or `list` to see all.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN…", help="Run folders or prediction files.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The file: .svg, .png or .pdf; KIND.svg if not given."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    labels: _LabelsOfAll = None,
+    positive: _Positive = None,
+    data: DataFolder = None,
+) -> None:
+    """Draw a figure of runs or prediction files."""
+    from macc.io.writing import check_outputs
+    from macc.report import kinds
+
+    if kind == "list":
+        _say(kinds.listing())
+        return
+    path = Path(f"{kind}.svg") if output is None else output
+    check_outputs({"-o": path}, [*(runs or []), *([labels] if labels else [])])
+    reading |= {"labels": labels, "positive": positive}
+    _say(kinds.command(kind, runs or [], path, split=split, root=data, reading=reading))
+
+
+@app.command()
+@_reads_predictions
+def report(
+    reading: _Reading,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN…|EXPERIMENT",
+            help="Run folders or prediction files, the first to compare with; or the folder of an experiment.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file.")] = Path("report.html"),
+    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    title: Annotated[str | None, typer.Option(help="The heading.", show_default=False)] = None,
+    labels: _LabelsOfAll = None,
+    positive: _Positive = None,
+    data: DataFolder = None,
+) -> None:
+    """Write one HTML page that says and shows what runs found; it opens from disk."""
+    from macc.io.writing import check_outputs
+    from macc.report import experiment
+
+    check_outputs({"-o": output}, [*runs, *([labels] if labels else [])])
+    reading |= {"labels": labels, "positive": positive}
+    with _progress("measuring and drawing") as on_progress:
+        text = experiment.report_command(
+            runs, output, split=split, root=data, title=title, on_progress=on_progress, reading=reading
+        )
+    _say(text)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -35,11 +35,18 @@ class Source:
         path: The run folder or the file.
         name: What figures and tables call it.
         run: The run, where it is one.
+        reading: How to read a file, as arguments of ``open_source``; of a run only ``positive`` counts.
     """
 
     path: Path
     name: str
     run: Run | None = field(default=None)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def positive(self) -> str | None:
+        """The positive class of two, where one was chosen."""
+        return self.reading.get("positive")
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -49,7 +56,7 @@ class Source:
     def predictions(self, split: str = "test") -> Loaded:
         """Scores and labels of a split; a file has one set of predictions, whatever it is called."""
         if self.run is None:
-            return open_source(self.path).load()
+            return open_source(self.path, **self.reading).load()
         logits, labels = self.run.predictions(split)
         return Loaded(logits.numpy(), labels.numpy(), True, None)
 
@@ -156,25 +163,35 @@ class Source:
         return splits
 
 
-def open_sources(paths: Sequence[str | PathLike[str]]) -> list[Source]:
+def open_sources(
+    paths: Sequence[str | PathLike[str]], reading: Mapping[str, Any] | None = None
+) -> list[Source]:
     """Run folders and prediction files, under names that differ.
+
+    Args:
+        paths: The folders and files.
+        reading: How to read files, as arguments of ``open_source``; ``labels`` are those of every ``.npy``.
 
     Example:
         >>> open_sources(["nothing.npz"])
         Traceback (most recent call last):
         ValueError: nothing.npz does not exist; give run folders or prediction files (.npz or .csv)
     """
+    options = dict(reading or {})
+    labels = options.pop("labels", None)
+    files = [Path(each) for each in paths if Path(each).is_file()]
     found = []
-    for each in paths:
-        path = Path(each)
+    for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist; give run folders or prediction files (.npz or .csv)")
         if path.is_dir():
             run = open_run(path)
-            found.append(Source(path, losses.parse(run.recipe.loss).label, run))
+            found.append(Source(path, losses.parse(run.recipe.loss).label, run, options))
         else:
-            open_source(path).load()
-            found.append(Source(path, shown(path.stem, 60)))
+            own = {"labels": labels} if path.suffix.lower() == ".npy" else {}
+            source = Source(path, shown(path.stem, 60), None, options | own | {"beside": files})
+            source.predictions()
+            found.append(source)
     return name_apart(found)
 
 

@@ -1,9 +1,10 @@
 """The report of an experiment: its tables over seeds, its findings, its figure, and its runs in detail."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from macc.experiments import Result, load_result
 from macc.experiments._file import safe_name
@@ -201,6 +202,7 @@ def report_command(
     root: Path | None,
     title: str | None,
     on_progress: Callable[[float], None],
+    reading: Mapping[str, Any] | None = None,
 ) -> str:
     """What ``macc report`` does: an experiment, or runs and files."""
     folders = {path: find(path) for path in paths}
@@ -214,5 +216,7 @@ def report_command(
     if experiments:
         written = write(experiments[0], output, root=root, title=title, on_progress=on_progress)[0]
     else:
-        written = page.write(paths, output, split=split, root=root, title=title, on_progress=on_progress)
+        written = page.write(
+            paths, output, split=split, root=root, title=title, on_progress=on_progress, reading=reading
+        )
     return page.how_to_open(written)

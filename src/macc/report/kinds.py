@@ -76,6 +76,7 @@ def plot(
     *,
     split: str = "test",
     root: str | PathLike[str] | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> "Figure":
     """Draw a kind of figure for run folders and prediction files.
 
@@ -84,6 +85,8 @@ def plot(
         paths: Run folders or prediction files.
         split: Which of a run's predictions.
         root: The folder with data files, for kinds that show images.
+        reading: How to read prediction files: ``label_column``, ``class_columns``, ``ignore``, ``logits``,
+            ``labels_are``, ``drop_missing``, ``labels`` of every ``.npy``, and the ``positive`` class of two.
 
     Returns:
         The figure.
@@ -93,13 +96,21 @@ def plot(
     if not paths:
         raise ValueError(f"give a run folder or a prediction file to draw {kind} of")
     with style():
-        return KINDS[kind].draw(Wanted(open_sources(paths), split, root))
+        return KINDS[kind].draw(Wanted(open_sources(paths, reading), split, root))
 
 
-def command(kind: str, paths: Sequence[Path], output: Path, *, split: str, root: Path | None) -> str:
+def command(
+    kind: str,
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    split: str,
+    root: Path | None,
+    reading: Mapping[str, Any] | None = None,
+) -> str:
     """What ``macc plot`` does: draw, write, say where."""
     form = check_format(output)
-    figure = plot(kind, paths, split=split, root=root)
+    figure = plot(kind, paths, split=split, root=root, reading=reading)
     with write_whole(output) as file:
         save(figure, file, form)
     return str(output)
@@ -111,10 +122,18 @@ def listing() -> str:
     return "\n".join(f"{name.ljust(width)}  {kind.summary}" for name, kind in KINDS.items())
 
 
-def evaluated(found: Loaded, wanted: Sequence[str], resamples: int = 1000) -> Report:
+def evaluated(
+    found: Loaded, wanted: Sequence[str], resamples: int = 1000, positive: str | None = None
+) -> Report:
     """Metrics of predictions, by the names asked for."""
     return metrics.evaluate(
-        found.scores, found.labels, metrics=wanted, from_logits=found.from_logits, resamples=resamples
+        found.scores,
+        found.labels,
+        metrics=wanted,
+        from_logits=found.from_logits,
+        classes=found.classes,
+        positive=positive,
+        resamples=resamples,
     )
 
 
@@ -152,7 +171,9 @@ def one_legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
 @kind("reliability", "accuracy against confidence, gaps, counts and intervals: a panel for each run")
 def reliability(wanted: Wanted) -> "Figure":
     """Reliability diagrams side by side."""
-    reports = {s.name: evaluated(s.predictions(wanted.split), ["ece"]) for s in wanted.sources}
+    reports = {
+        s.name: evaluated(s.predictions(wanted.split), ["ece"], positive=s.positive) for s in wanted.sources
+    }
     return reliability_diagrams(reports)
 
 

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from os import PathLike
@@ -120,6 +120,7 @@ def write(
     root: str | PathLike[str] | None = None,
     title: str | None = None,
     on_progress: Callable[[float], None] | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the report of run folders and prediction files.
 
@@ -130,6 +131,7 @@ def write(
         root: The folder with data files, for class names and images.
         title: The heading; the data sets by default.
         on_progress: Called with the share of the work done.
+        reading: How to read prediction files, as in :func:`macc.report.kinds.plot`.
 
     Returns:
         The file written.
@@ -138,7 +140,7 @@ def write(
         raise ValueError("give at least one run folder, prediction file or experiment to report on")
     return write_page(
         output,
-        open_sources(paths),
+        open_sources(paths, reading),
         split=split,
         root=root,
         title=title,
@@ -306,16 +308,21 @@ class _Builder:
 
     def _measure(self, source: Source) -> None:
         found = source.predictions(self.split)
-        splits = self._splits(source)
-        names = found.classes if splits is None else list(splits.classes)
-        size = found.scores.shape[1] if found.scores.ndim == 2 else 2
         self.loaded[source.name] = found
         self.reports[source.name] = metrics.evaluate(
             found.scores,
             found.labels,
             from_logits=found.from_logits,
-            classes=names if names is not None and len(names) == size else None,
+            classes=self._names(source),
+            positive=source.positive,
         )
+
+    def _names(self, source: Source) -> list[str] | None:
+        """The names of the classes of what was loaded, where they are known."""
+        found, splits = self.loaded[source.name], self._splits(source)
+        names = found.classes if splits is None else list(splits.classes)
+        size = found.scores.shape[1] if found.scores.ndim == 2 else 2
+        return names if names is not None and len(names) == size else None
 
     def _splits(self, source: Source) -> Splits | None:
         """The data of a run, where they are here; loaded once for runs that share them."""
@@ -360,7 +367,12 @@ class _Builder:
             if pair[0].probs().shape != pair[1].probs().shape:
                 continue
             result = metrics.compare(
-                pair[0].probs(), pair[1].probs(), pair[0].labels, metrics=["accuracy", "ece"]
+                pair[0].probs(),
+                pair[1].probs(),
+                pair[0].labels,
+                metrics=["accuracy", "ece"],
+                classes=self._names(first),
+                positive=first.positive,
             )
             found.append((other.name, result))
         corrected = metrics.holm([result[_headline(result.differences)].p for _, result in found])
