@@ -20,9 +20,10 @@ from macc import experiments
 from macc.experiments import _file, _run
 from macc.experiments._findings import add_findings
 from macc.experiments._gather import gather
-from macc.experiments._result import Cell, Result, interval
+from macc.experiments._result import Cell, Result
 from macc.experiments._runs import Plan
 from macc.experiments._work import Worker
+from macc.metrics._over_runs import interval
 
 SEEDS = RESULTS / "seeds"
 
