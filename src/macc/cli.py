@@ -910,7 +910,8 @@ def apply_calibrator(
 ) -> None:
     """Repair the confidence of more predictions, with or without labels, by a calibrator fitted before.
 
-    Columns keep their names; labels, names of samples and other columns come along.
+    Classes have to stand in the order of the fit, because a calibrator does not know their names. Columns keep their
+    names; labels, names of samples and other columns come along.
     """
     from macc import posthoc
     from macc.io.writing import check_outputs
