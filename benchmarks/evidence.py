@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
 from macc import experiments, losses, metrics, training
-from macc.experiments._result import Cell, Result
+from macc.experiments.result import Cell, Result
 from macc.metrics._over_runs import interval, paired_p
 from macc.report._sources import open_sources
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty

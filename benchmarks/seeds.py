@@ -16,13 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.evidence import RESULTS, write_result
-from macc import experiments
-from macc.experiments import _file, _run
-from macc.experiments._findings import add_findings
-from macc.experiments._gather import gather
-from macc.experiments._result import Cell, Result
-from macc.experiments._runs import Plan
-from macc.experiments._work import Worker
+from macc import experiments, paper
+from macc.experiments.findings import add_findings
+from macc.experiments.gather import gather
+from macc.experiments.ledger import open_ledger
+from macc.experiments.result import Cell, Result
+from macc.experiments.workers import Worker
 from macc.metrics._over_runs import interval
 
 SEEDS = RESULTS / "seeds"
@@ -46,30 +45,31 @@ def keep(name: str, scale: str, seed: int, runs: Path, data: Path, *, train: boo
     path = SEEDS / f"{name}-{seed}.json"
     before = experiments.load_result(path) if path.is_file() else None
     done = set() if before is None else {cell.method for cell in before.cells}
-    whole = _file.load(RESULTS / f"{name}.yaml", scale=scale)
+    whole = experiments.load(RESULTS / f"{name}.yaml", scale=scale)
     missing = [method for method in whole.methods if method.title not in done]
     if not missing:
         print(f"{path} is complete")
         return
     changes = {"name": f"{name}-{seed}", "methods": missing, "seeds": 1, "first_seed": seed}
     part = whole.model_copy(update=changes)
-    plan = Plan(part, runs, data)
-    plan.look()
-    for case in plan.cases:
-        for method in plan.trained(case):
-            if plan.is_searched(method, case) or method.p_of is not None:
+    ledger = open_ledger(part, runs, data)
+    for dataset in ledger.catalog.datasets:
+        for method in ledger.trained(dataset):
+            if ledger.is_searched(dataset, method) or method.p_of is not None:
                 raise ValueError(
                     f"{method.title} depends on a search, which one seed by itself cannot repeat"
                 )
     if train:
-        found = replace(_run.run(part, out=runs, root=data, show=True), name=name)
+        found = replace(
+            experiments.run(part, out=runs, root=data, published=paper.value, show=True), name=name
+        )
     else:
-        worker = Worker(plan, runs, "", tell=lambda _: None)
-        for case in plan.cases:
-            for job, part_of_data in plan.predictions_missing(case):
-                while not worker.predict(case, job, part_of_data):
+        worker = Worker(ledger, runs, "", tell=lambda _: None)
+        for dataset in ledger.catalog.datasets:
+            for job, part_of_data in ledger.predictions_missing(dataset):
+                while not worker.predict(dataset, job, part_of_data):
                     time.sleep(1)  # another process is at this run
-        found = replace(gather(plan), name=name)
+        found = replace(gather(ledger, paper.value), name=name)
     if before is not None:
         found = together(whole, [before, found])
     SEEDS.mkdir(exist_ok=True)
@@ -83,11 +83,10 @@ def joined(name: str, runs: Path, data: Path) -> Result:
     complete = [part for part in parts if {cell.method for cell in part.cells} == set(part.methods)]
     if not complete:
         raise ValueError(f"{SEEDS} has no complete seed of {name}; `run` or `measure` one first")
-    whole = _file.load(RESULTS / f"{name}.yaml", scale=complete[0].scale)
+    whole = experiments.load(RESULTS / f"{name}.yaml", scale=complete[0].scale)
     result = together(whole, complete)
-    plan = Plan(whole.model_copy(update={"seeds": result.seeds}), runs, data)
-    plan.look()
-    add_findings(result, plan)
+    ledger = open_ledger(whole.model_copy(update={"seeds": result.seeds}), runs, data)
+    add_findings(result, ledger)
     return result
 
 

@@ -6,15 +6,14 @@ import time
 from pathlib import Path
 
 from macc import experiments
-from macc.experiments._runs import Plan
-from macc.experiments._work import Worker
+from macc.experiments.ledger import open_ledger
+from macc.experiments.workers import Worker
 
 
 def main() -> None:
     """Arguments: the experiment's file, the folder of runs, the address of the database, epochs after which to hang."""
     file, out, storage, patience = sys.argv[1:]
-    plan = Plan(experiments.load(file), Path(out), None)
-    plan.look()
+    ledger = open_ledger(experiments.load(file), out, None)
 
     def tell(event):
         kind, content = event
@@ -24,7 +23,7 @@ def main() -> None:
         if kind == "epoch" and content[1] == int(patience):
             time.sleep(600)  # the heart beats on
 
-    Worker(plan, Path(out) / "experiments" / "grid", storage, tell, heartbeat=1).run()
+    Worker(ledger, Path(out) / "experiments" / "grid", storage, tell, heartbeat=1).run()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from benchmarks import seeds
 from benchmarks.evidence import RESULTS
 
 from macc import experiments
-from macc.experiments._findings import add_findings
-from macc.experiments._result import Result
-from macc.experiments._runs import Plan
+from macc.experiments.findings import add_findings
+from macc.experiments.ledger import open_ledger
+from macc.experiments.result import Result
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,7 @@ def one_seed(result: Result, seed: int) -> Result:
 def test_seeds_run_apart_give_what_they_give_together(digits, tmp_path):
     whole = experiments.load(RESULTS / "digits.yaml", scale=digits.scale)
     joined = seeds.together(whole, [one_seed(digits, seed) for seed in range(digits.seeds)])
-    plan = Plan(whole, tmp_path, None)
-    plan.look()
-    add_findings(joined, plan)
+    add_findings(joined, open_ledger(whole, tmp_path, None))
 
     def keyed(result):
         return {(c.dataset, c.test, c.method, c.rule, c.metric): c for c in result.cells}

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("report")
 )
 def test_every_kind_is_written(kind, form, tmp_path):
     path = tmp_path / f"a.{form}"
-    assert kinds.command(kind, digits_runs(), path, split="test", root=None) == str(path)
+    assert kinds.write(kind, digits_runs(), path) == path
 
     start = path.read_bytes()[:8]
     assert start == (b"\x89PNG\r\n\x1a\n" if form == "png" else b"<?xml ve")
@@ -155,7 +155,7 @@ def test_errors_are_one_sentence(tmp_path):
         with pytest.raises(ValueError, match=re.escape(message)):
             kinds.plot(kind, paths)
     with pytest.raises(ValueError, match="a figure is written as .svg, .png or .pdf"):
-        kinds.command("reliability", [plain_run()], tmp_path / "a.bmp", split="test", root=None)
+        kinds.write("reliability", [plain_run()], tmp_path / "a.bmp")
     with pytest.raises(
         ValueError, match="samples shows images of the test or val split, got 'digits/noise-1'; write"
     ):

@@ -1,133 +1,29 @@
-"""Figures and the report of an experiment: its numbers, its rule, its files, and what is missing."""
+"""The report of an experiment: its numbers, its figure, its files, and what is missing."""
 
 import dataclasses
 import math
 import re
 import sys
-from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from command import run
-from macc import experiments, metrics, training
-from macc.experiments import _file
-from macc.experiments._result import Cell, Member, Result
-from macc.experiments._run import folder_of
-from macc.report import experiment, paper
-from macc.report.experiment import first_runs
+from finished_experiment import finished_experiment
+from macc import paper
+from macc.report import experiment
 from report_runs import HOSTILE
 
 pytestmark = pytest.mark.xdist_group("report")
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """An experiment with two seeds, epochs, moments and a shifted set; its folder and result."""
-    out = tmp_path_factory.mktemp("experiment")
-    mine = experiments.Experiment(
-        name="mine",
-        title=f"Mine {HOSTILE}",
-        figure="certainty",
-        kind="convergence",
-        moments=True,
-        datasets=["digits"],
-        seeds=2,
-        scale="smoke",
-        set={"epochs": 2, "head.p": 0.2},
-        tests={"test": "test", "shifted": "own/noise-1"},
-        methods=["CrossEntropy", {"name": HOSTILE, "loss": "CrossEntropy + 5*MACC(warmup=10)"}],
-    )
-    result = experiments.run(mine, out=out, workers=1)
-    return folder_of(mine, out), result
-
-
-def drawn(done, figure):
-    folder, result = done
-    found, rule = paper.draw(dataclasses.replace(result, figure=figure), folder.parent.parent)
-    assert " ".join(found.get_supxlabel().split()) == rule
-    assert rule.endswith("Reduced scale (smoke): not the paper's settings.")
-    return found
-
-
-def run_of(done, method, seed=0):
-    folder, result = done
-    member = next(run for run in result.runs if (run.method, run.seed) == (method, seed))
-    return training.open_run(folder.parent.parent / member.folder)
-
-
-def test_every_figure_an_experiment_may_name_is_drawn(done):
-    assert set(get_args(_file.Figure)) == set(paper.FIGURES)
-    for name in paper.FIGURES:
-        assert drawn(done, name).axes
-
-
-def test_one_seed_is_shown_whatever_its_number(done):
-    folder, result = done
-    later = dataclasses.replace(result, runs=[dataclasses.replace(r, seed=r.seed + 5) for r in result.runs])
-    assert later.first_seed == 5
-    assert [s.name for s in first_runs(later, folder)] == [s.name for s in first_runs(result, folder)]
-    found, _ = paper.draw(dataclasses.replace(later, figure="mistakes"), folder.parent.parent)
-    assert found.axes
-
-
-def test_methods_are_paired_as_they_are_written_whatever_failed():
-    methods = ["NLL", "NLL+MACC", "FL", "FL+MACC", "NLL+dropout"]
-    runs = [Member("d", name, "val_accuracy", 0, name, {}, 1.0) for name in methods if name != "NLL+MACC"]
-    result = Result("x", "", "table", "full", "0", 1, ["ece"], {}, ["d"], methods, {"d": ["test"]}, runs=runs)
-    scene = paper._Scene(result, Path("runs"), None)
-
-    assert scene.pairs("d") == [("FL", "FL+MACC")]
-    assert scene.odd("d") == "NLL+dropout"
-
-
-def test_methods_made_of_others_are_in_no_pair():
-    methods = ["NLL", "NLL+TS", "NLL+MACC"]
-    runs = [Member("d", name, "val_accuracy", 0, name, {}, 1.0) for name in ("NLL", "NLL+MACC")]
-    cells = [Cell("d", "test", name, "val_accuracy", "ece", (0.1,), None, None, None) for name in methods]
-    result = Result(
-        "x", "", "table", "full", "0", 1, ["ece"], {}, ["d"], methods, {"d": ["test"]}, cells=cells, runs=runs
-    )
-    scene = paper._Scene(result, Path("runs"), None)
-
-    assert scene.pairs("d") == [("NLL", "NLL+MACC")]
-    assert scene.odd("d") == "NLL"
-
-
-def test_figure_2_has_certainty_and_the_curves_of_each_pair(done):
-    left, right = drawn(done, "certainty").axes
-
-    assert left.get_title() == "digits: CrossEntropy"
-    wanted = [
-        1000
-        * sum(
-            metrics.sce(*run_of(done, HOSTILE, seed).predictions(f"epochs/test-{epoch}"), from_logits=True)
-            for seed in (0, 1)
-        )
-        / 2
-        for epoch in (1, 2)
-    ]
-    assert right.lines[1].get_ydata() == pytest.approx(wanted)
-
-
-def test_figure_3_has_both_models_in_and_out_of_domain(done):
-    titles = [ax.get_title() for ax in drawn(done, "gap").axes]
-
-    assert titles[:2] == ["CrossEntropy, digits", "CrossEntropy, digits under shift"]
-    assert len(titles) == 4
-
-
-def test_figure_4_takes_the_extremes_of_confidence(done):
-    figure = drawn(done, "confidence")
-    logits, labels = run_of(done, "CrossEntropy").predictions("test")
-    gap = float(logits.softmax(1).amax(1).mean()) - metrics.accuracy(logits, labels, from_logits=True)
-
-    assert f"digits {100 * gap:+.1f}".replace("-", "−") in figure.get_supxlabel()
+@pytest.fixture
+def done():
+    return finished_experiment()
 
 
 def test_the_page_has_the_cells_of_the_result(done):
     folder, result = done
-    page, *files = experiment.write(folder)
+    page, *files = experiment.write(folder, draw=paper.draw)
     text = page.read_text()
 
     assert [file.name for file in files] == ["figure.svg", "figure.png"]
@@ -176,39 +72,39 @@ def test_an_experiment_is_found_by_folder_file_and_name(done, monkeypatch):
     assert experiment.find("min", out) is None
     monkeypatch.chdir(out)
     assert experiment.find(folder.parent) is None
-    with pytest.raises(ValueError, match="is an experiment, which is reported alone"):
-        experiment.report_command(
-            [folder, folder], folder / "a.html", split="test", root=None, title=None, on_progress=print
-        )
 
 
-def test_the_title_is_the_users_and_a_split_is_refused(done, monkeypatch):
+def test_an_experiment_is_reported_alone_by_its_own_tests_under_the_users_title(done, tmp_path):
     folder, _ = done
-    titles = []
+    page = tmp_path / "page.html"
+    two = run("report", folder, folder, "-o", page)
+    split = run("report", folder, "-o", page, "--split", "val")
 
-    def write_page(output, sources, *, title, **options):
-        titles.append(title)
-        return output
-
-    def report(split):
-        options = {"split": split, "root": None, "title": "Of my own", "on_progress": print}
-        return experiment.report_command([folder], folder / "page.html", **options)
-
-    monkeypatch.setattr(experiment.page, "write_page", write_page)
-    with pytest.raises(
-        ValueError, match="an experiment, whose own tests are reported, got --split val; leave"
-    ):
-        report("val")
-    report("test")
-    assert titles == ["Of my own"]
+    assert (two.code, split.code) == (2, 2)
+    assert "is an experiment, which is reported alone; leave out the others" in two.err
+    assert "an experiment, whose own tests are reported, got --split val; leave it out" in split.err
+    assert not page.exists()
+    ended = run("report", folder, "-o", page, "--title", "Of my own")
+    assert page.as_uri() in ended.out
+    assert "<title>Of my own" in page.read_text()
+    assert "SCE of the test split after every epoch" in " ".join(page.read_text().split())
 
 
-def test_what_stops_a_report_does_not_stop_the_experiment(done, monkeypatch):
-    folder, result = done
+def test_what_stops_a_report_does_not_stop_the_experiment(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
+    (tmp_path / "tiny.yaml").write_text(
+        "datasets: digits\nmethods: [CrossEntropy]\nseeds: 1\nset: {epochs: 1}\ntests: {test: test}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    ended = run("run", "tiny.yaml", "--scale", "smoke", "--workers", "1")
 
-    (line,) = experiment.finish(result, folder)
-    assert line.startswith("no report: the report needs Jinja2")
+    assert ended.code == 0, ended.err
+    assert "no report: the report needs Jinja2" in ended.out
+
+
+def test_without_something_that_draws_there_is_no_figure(done, tmp_path):
+    folder, _ = done
+    assert experiment.write(folder, tmp_path / "page.html") == [tmp_path / "page.html"]
 
 
 def test_a_figure_without_its_predictions_is_left_out_and_said(done, tmp_path):
@@ -218,24 +114,14 @@ def test_a_figure_without_its_predictions_is_left_out_and_said(done, tmp_path):
     result = (folder / "result.json").read_text()
     (copy / "result.json").write_text(result)
     with pytest.raises(ValueError, match="is missing or not finished; an experiment's report needs its run"):
-        experiment.write(copy)
+        experiment.write(copy, draw=paper.draw)
     (copy / "result.json").write_text(result.replace('"figure": "certainty"', '"figure": "nothing"'))
     for trained in folder.parent.parent.glob("digits-*"):
         (tmp_path / trained.name).symlink_to(trained)
 
-    page, *files = experiment.write(copy)
+    page, *files = experiment.write(copy, draw=paper.draw)
     assert files == []
     assert "no figure of an experiment is called" in page.read_text()
-
-
-@pytest.mark.parametrize("name", [f"fig{k}" for k in range(1, 7)])
-def test_the_figures_of_the_paper_are_experiments(name):
-    for scale in ("smoke", "cpu", "full"):
-        found = experiments.load(name, scale=scale)
-        assert found.figure in paper.FIGURES
-        assert found.title.startswith(f"Figure {name[3]}, ")
-    assert (found.kind == "convergence") == (name in ("fig2", "fig6"))
-    assert found.moments == (name in ("fig2", "fig3"))
 
 
 def test_an_experiment_ends_by_saying_how_to_open_its_report(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from macc.words import shown
 _LONGEST = 2000
 
 if TYPE_CHECKING:
+    from macc.experiments import Estimate
     from macc.metrics import Comparison, Report
     from macc.metrics._files import Loaded
     from macc.metrics._sources import Source
@@ -102,31 +103,129 @@ def run(
     form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
 ) -> None:
     """Run an experiment and print its comparison; started again, it goes on."""
-    from functools import partial
+    import time
 
-    from macc import training
-    from macc.experiments._run import command
-    from macc.report import experiment
+    from macc import experiments, paper, training
+    from macc.experiments.running import folder_of
+    from macc.experiments.tables import check_format
 
+    chosen = check_format(form)
+    if name == "list":
+        _say(_list_of_experiments())
+        return
+    experiment = experiments.load(name, scale=scale, seeds=seeds, datasets=dataset or [])
+    if dry_run:
+        _say(_estimate_text(experiments.estimate(experiment, out=out, root=data, verify=verify)))
+        return
+    began = time.monotonic()
     try:
-        text = command(
-            name,
-            scale=scale,
-            seeds=seeds,
-            datasets=dataset or [],
-            workers=workers,
-            storage=storage,
-            out=out,
-            root=data,
-            verify=verify,
-            dry=dry_run,
-            form=form,
-            finish=partial(experiment.finish, root=data),
-        )
+        if experiment.kind == "timing":
+            result = paper.time_epochs(experiment, out=out, root=data, verify=verify, show=True)
+        else:
+            result = experiments.run(
+                experiment,
+                workers=workers,
+                storage=storage or os.environ.get("MACC_STORAGE"),
+                out=out,
+                root=data,
+                verify=verify,
+                published=paper.value,
+                show=True,
+            )
     except training.Interrupted as stopped:
         typer.echo(f"macc: {stopped}", err=True)
         raise typer.Exit(128 + stopped.number) from None
+    seconds = time.monotonic() - began
+    folder = folder_of(experiment, out)
+    made = _reported(folder, data)
+    text = experiments.render(result, chosen)
+    if chosen == "text":
+        text += f"\n\n{_end_of_experiment(folder, seconds, made, experiment.next)}"
     _say(text)
+
+
+def _list_of_experiments() -> str:
+    """Every experiment that comes with macc on two lines."""
+    from shutil import get_terminal_size
+
+    from macc import experiments
+
+    rows = []
+    for name in experiments.names():
+        found = experiments.load(name)
+        rows.append((name, found.title, ", ".join(dataset.name for dataset in found.datasets)))
+    width = max(len(row[0]) for row in rows)
+    columns = get_terminal_size((120, 24)).columns
+    lines = []
+    for name, title, sets in rows:
+        lines.append(f"{name.ljust(width)}  {title}")
+        lines.append(f"{' ' * width}  {sets}"[:columns])
+    return "\n".join([*lines, "", "or a YAML file of your own: docs/experiments.md"])
+
+
+def _estimate_text(found: "Estimate") -> str:
+    """What an experiment would take, data set by data set."""
+    from macc.training.progress import duration
+
+    experiment, here, missing = found.experiment, found.here, found.missing
+    lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
+    left_out = [f"  {text}" for text in found.left_out]
+    done = sum(share.done for share in here)
+    if found.complete:
+        return "\n".join([*lines, *left_out, f"all is done: {_many(done, 'training')}"])
+    for share in here:
+        each = share.seconds or 0.0
+        lines.append(
+            f"  {share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')}, "
+            f"{share.done} done; an epoch takes about {f'{each:.2g} s' if each < 10 else duration(each)}, "
+            f"what is left about {duration(share.seconds_left)}"
+        )
+    for share in missing:
+        size = "an unknown number of" if share.samples is None else f"{share.samples:,}".replace(",", " ")
+        lines.append(
+            f"  {share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')} of "
+            f"{size} training samples; how long is unknown, because its files are missing"
+        )
+    lines += left_out
+    took = "how long is unknown without data"
+    if here:
+        took = f"about {duration(sum(share.seconds_left for share in here))} by one worker"
+        took += f" without {_many(len(missing), 'missing data set')}" if missing else ""
+        took += " (from an epoch of each recipe, timed; validation and tests make it longer, simpler losses shorter)"
+    count = sum(share.trainings for share in (*here, *missing))
+    return "\n".join([*lines, f"at most {_many(count, 'training')}, {done} done; {took}"])
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def _reported(folder: Path, root: Path | None) -> list[str]:
+    """Write the report of an experiment and its figure; the lines that say where they are, or why there are none."""
+    from macc import paper
+    from macc.report import experiment, page
+
+    try:
+        report, *figure = experiment.write(folder, root=root, draw=paper.draw)
+    except ValueError as error:
+        return [f"no report: {error}"]
+    lines = [f"  {path.name.ljust(12)}  the figure" for path in figure]
+    return [*lines, page.how_to_open(report)]
+
+
+def _end_of_experiment(folder: Path, seconds: float, made: list[str], next_steps: list[str]) -> str:
+    """Where the files are, and what to do next."""
+    from macc.training.progress import duration
+
+    lines = [
+        f"{duration(seconds)}; files in {folder}",
+        "  result.json   every value of every seed, tests and runs; `macc.experiments.load_result` reads it",
+        "  table.md, table.tex, table.csv",
+        *made,
+    ]
+    if next_steps:
+        lines += ["", "Next", *(f"  {step}" for step in next_steps)]
+    return "\n".join(lines)
 
 
 @app.command()
@@ -470,7 +569,7 @@ def plot(
     path = Path(f"{kind}.svg") if output is None else output
     check_outputs({"-o": path}, [*(runs or []), *([labels] if labels else [])])
     reading |= {"labels": labels, "positive": positive}
-    _say(kinds.command(kind, runs or [], path, split=split, root=data, reading=reading))
+    _say(kinds.write(kind, runs or [], path, split=split, root=data, reading=reading))
 
 
 @app.command()
@@ -493,16 +592,29 @@ def report(
     data: DataFolder = None,
 ) -> None:
     """Write one HTML page that says and shows what runs found; it opens from disk."""
+    from macc import paper
     from macc.io.writing import check_outputs
-    from macc.report import experiment
+    from macc.report import experiment, page
 
     check_outputs({"-o": output}, [*runs, *([labels] if labels else [])])
     reading |= {"labels": labels, "positive": positive}
-    with _progress("measuring and drawing") as on_progress:
-        text = experiment.report_command(
-            runs, output, split=split, root=data, title=title, on_progress=on_progress, reading=reading
+    found = [folder for folder in map(experiment.find, runs) if folder is not None]
+    if found and len(runs) > 1:
+        raise ValueError(f"{found[0]} is an experiment, which is reported alone; leave out the others")
+    if found and split != "test":
+        raise ValueError(
+            f"{found[0]} is an experiment, whose own tests are reported, got --split {split}; leave it out"
         )
-    _say(text)
+    with _progress("measuring and drawing") as on_progress:
+        if found:
+            written, *_ = experiment.write(
+                found[0], output, root=data, title=title, draw=paper.draw, on_progress=on_progress
+            )
+        else:
+            written = page.write(
+                runs, output, split=split, root=data, title=title, on_progress=on_progress, reading=reading
+            )
+    _say(page.how_to_open(written))
 
 
 @app.command()

@@ -3,11 +3,12 @@
 ``run`` does all that an experiment needs and returns what it found.
 """
 
-from macc.experiments._file import Experiment as Experiment
-from macc.experiments._file import load as load
-from macc.experiments._file import names as names
-from macc.experiments._paper import paper_tables as paper_tables
-from macc.experiments._result import Result as Result
-from macc.experiments._result import load_result as load_result
-from macc.experiments._run import run as run
-from macc.experiments._tables import render as render
+from macc.experiments.estimates import Estimate as Estimate
+from macc.experiments.estimates import estimate as estimate
+from macc.experiments.result import Result as Result
+from macc.experiments.result import load_result as load_result
+from macc.experiments.running import run as run
+from macc.experiments.spec import Experiment as Experiment
+from macc.experiments.spec import load as load
+from macc.experiments.spec import names as names
+from macc.experiments.tables import render as render

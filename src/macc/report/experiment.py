@@ -1,20 +1,20 @@
 """The report of an experiment: its tables over seeds, its findings, its figure, and its runs in detail."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from macc.experiments import Result, load_result
-from macc.experiments._file import safe_name
-from macc.experiments._findings import RULE_TEXT
-from macc.experiments._measure import Shown as Unit
-from macc.experiments._measure import shown as unit_of
-from macc.experiments._result import Cell as Found
-from macc.experiments._tables import marked, sheets
+from macc.experiments.columns import Shown as Unit
+from macc.experiments.columns import shown as unit_of
+from macc.experiments.findings import RULE_TEXT
+from macc.experiments.result import Cell as Found
+from macc.experiments.spec import safe_name
+from macc.experiments.tables import marked, sheets
 from macc.io.writing import write_whole
-from macc.report import page, paper
+from macc.report import page
 from macc.report._sources import Source
 from macc.report._svg import inline
 from macc.report._tables import Cell, Column, Table
@@ -22,7 +22,12 @@ from macc.report.figures._style import save
 from macc.report.page import Shown
 from macc.training.runs import Run
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 REPORT = "report.html"
+Draw = Callable[[Result, Path, "str | PathLike[str] | None"], "tuple[Figure, str]"]
+"""Draws the figure of a result, given the folder of run folders and the one of data; gives the rule under it too."""
 
 
 def find(path: str | PathLike[str], out: Path = Path("runs")) -> Path | None:
@@ -49,6 +54,7 @@ def write(
     *,
     root: str | PathLike[str] | None = None,
     title: str | None = None,
+    draw: Draw | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Path]:
     """Write the report of a finished experiment, and its figure where it is one of a figure.
@@ -58,6 +64,7 @@ def write(
         output: The ``.html`` file; ``report.html`` in the folder by default.
         root: The folder with data files, for class names and images.
         title: The heading; the experiment's own by default.
+        draw: Draws the figure that the experiment names, if it names one, as :func:`macc.paper.draw` does.
         on_progress: Called with the share of the work done.
 
     Returns:
@@ -69,9 +76,9 @@ def write(
     extra: list[Shown] = []
     left_out = list(result.left_out)
     heading = title or result.title or result.name
-    if result.figure is not None:
+    if result.figure is not None and draw is not None:
         try:
-            figure, rule = paper.draw(result, runs_folder(folder), root)
+            figure, rule = draw(result, runs_folder(folder), root)
         except ValueError as error:
             left_out.append(f"The figure is left out: {error}")
         else:
@@ -101,17 +108,6 @@ def write(
         on_progress=on_progress,
     )
     return [path, *written]
-
-
-def finish(result: Result, folder: Path, root: str | PathLike[str] | None = None) -> list[str]:
-    """Write the report at the end of an experiment; the lines that say where it is, or why there is none."""
-    del result  # the report reads what was written
-    try:
-        report, *figure = write(folder, root=root)
-    except ValueError as error:
-        return [f"no report: {error}"]
-    lines = [f"  {path.name.ljust(12)}  the figure" for path in figure]
-    return [*lines, page.how_to_open(report)]
 
 
 def runs_folder(folder: Path) -> Path:
@@ -192,31 +188,3 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def report_command(
-    paths: Sequence[Path],
-    output: Path,
-    *,
-    split: str,
-    root: Path | None,
-    title: str | None,
-    on_progress: Callable[[float], None],
-    reading: Mapping[str, Any] | None = None,
-) -> str:
-    """What ``macc report`` does: an experiment, or runs and files."""
-    folders = {path: find(path) for path in paths}
-    experiments = [folder for folder in folders.values() if folder is not None]
-    if experiments and len(paths) > 1:
-        raise ValueError(f"{experiments[0]} is an experiment, which is reported alone; leave out the others")
-    if experiments and split != "test":
-        raise ValueError(
-            f"{experiments[0]} is an experiment, whose own tests are reported, got --split {split}; leave it out"
-        )
-    if experiments:
-        written = write(experiments[0], output, root=root, title=title, on_progress=on_progress)[0]
-    else:
-        written = page.write(
-            paths, output, split=split, root=root, title=title, on_progress=on_progress, reading=reading
-        )
-    return page.how_to_open(written)

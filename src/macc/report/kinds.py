@@ -99,21 +99,21 @@ def plot(
         return KINDS[kind].draw(Wanted(open_sources(paths, reading), split, root))
 
 
-def command(
+def write(
     kind: str,
     paths: Sequence[Path],
     output: Path,
     *,
-    split: str,
-    root: Path | None,
+    split: str = "test",
+    root: Path | None = None,
     reading: Mapping[str, Any] | None = None,
-) -> str:
-    """What ``macc plot`` does: draw, write, say where."""
+) -> Path:
+    """Draw a kind of figure and write it as the ending of the file's name says; the file."""
     form = check_format(output)
     figure = plot(kind, paths, split=split, root=root, reading=reading)
     with write_whole(output) as file:
         save(figure, file, form)
-    return str(output)
+    return output
 
 
 def listing() -> str:

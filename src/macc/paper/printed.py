@@ -13,21 +13,23 @@ def paper_tables() -> dict[str, Any]:
 
     Values are as printed; ``units`` says what 1 stands for.
     """
-    text = (resources.files("macc") / "experiments" / "paper.json").read_text("utf-8")
+    text = (resources.files("macc") / "paper" / "printed.json").read_text("utf-8")
     return dict(json.loads(text))
 
 
-def paper_value(tables: Sequence[str], dataset: str, test: str, method: str, metric: str) -> float | None:
+def value(tables: Sequence[str], dataset: str, test: str, method: str, metric: str) -> float | None:
     """What the paper prints, in plain units (an ECE of 2 % is 0.02): the first of the tables that has it, if any has.
 
+    Given as ``published`` to :func:`macc.experiments.run`, it puts the paper's values beside an experiment's own.
+
     Example:
-        >>> paper_value(["table1"], "CIFAR10", "test", "FL+MACC", "ece")
+        >>> value(["table1"], "CIFAR10", "test", "FL+MACC", "ece")
         0.0059
     """
     for table in tables:
         found = paper_tables()[table]
         for row in found["rows"]:
-            value = row["values"].get(method, {}).get(metric)
-            if (row["dataset"], row["test"]) == (dataset, test) and value is not None:
-                return round(float(value * found["units"][metric.partition("/")[0]]), 12)
+            printed = row["values"].get(method, {}).get(metric)
+            if (row["dataset"], row["test"]) == (dataset, test) and printed is not None:
+                return round(float(printed * found["units"][metric.partition("/")[0]]), 12)
     return None

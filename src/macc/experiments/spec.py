@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
@@ -23,7 +24,7 @@ from pydantic import (
 )
 
 from macc import losses
-from macc.experiments import _grids
+from macc.experiments import grid
 from macc.io.yaml import parse, read_text
 from macc.training.recipe import Count, Scale
 from macc.words import did_you_mean, slug
@@ -35,6 +36,8 @@ Column = Literal[
 ]
 Figure = Literal["samples", "certainty", "gap", "confidence", "mistakes", "convergence"]
 Table = Literal["table1", "table2", "table3", "table4", "table5", "table6", "table7", "table8"]
+FOLDERS = ("experiments/files", "paper/files")
+"""Where the experiments that come with macc lie in the package; a new folder of them is a line here."""
 MAX_TRAININGS = 1000
 MAX_NAME = 60
 
@@ -147,10 +150,10 @@ class Method(_Values):
 
 def _label(loss: str) -> str:
     """A loss as it is written, without what makes it long: the values of grids and the warm-up."""
-    return re.sub(r"\(warmup\s*=\s*half\)", "", _grids.with_gaps(loss))
+    return re.sub(r"\(warmup\s*=\s*half\)", "", grid.with_gaps(loss))
 
 
-class Row(_Values):
+class DataSet(_Values):
     """A data set with the recipe that trains on it."""
 
     name: Name
@@ -201,7 +204,7 @@ class Experiment(_Values):
     name: Name
     title: str = ""
     kind: Literal["table", "convergence", "timing"] = "table"
-    datasets: Annotated[list[Row], Field(min_length=1)]
+    datasets: Annotated[list[DataSet], Field(min_length=1)]
     methods: Annotated[list[Method], Field(min_length=1)]
     settings: Annotated[Settings, Field(alias="set")] = {}
     grids: Grids = {}
@@ -262,7 +265,7 @@ class Experiment(_Values):
         if isinstance(values.get("methods"), str | dict):
             values["methods"] = [values["methods"]]
         if isinstance(values.get("datasets"), list):
-            values["datasets"] = [_row(row) for row in values["datasets"]]
+            values["datasets"] = [_data_set(value) for value in values["datasets"]]
         if isinstance(values.get("methods"), list):
             values["methods"] = [_method(method, library["methods"]) for method in values["methods"]]
         return values
@@ -270,26 +273,26 @@ class Experiment(_Values):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_names()
-        for row in self.datasets:
-            grids = {**self.grids, **row.grids}
-            for name in row.methods or ():
+        for dataset in self.datasets:
+            grids = {**self.grids, **dataset.grids}
+            for name in dataset.methods or ():
                 self.method(name)
-            for method in self.of_row(row):
+            for method in self.methods_on(dataset):
                 self._check_method(method, grids)
                 for other in (method.of, method.p_of):
-                    if other is not None and self.method(other) not in self.of_row(row):
+                    if other is not None and self.method(other) not in self.methods_on(dataset):
                         raise ValueError(
-                            f"datasets: {row.name}: {method.title!r} needs {other!r} among the methods of this row"
+                            f"datasets: {dataset.name}: {method.title!r} needs {other!r} among the methods of this data set"
                         )
         for average, names in self.averages.items():
-            if average in [row.name for row in self.datasets]:
+            if average in [dataset.name for dataset in self.datasets]:
                 raise ValueError(
                     f"averages.{average}: a data set is called {average!r} too; name the average otherwise"
                 )
             for name in names:
-                if name not in [row.name for row in self.datasets]:
+                if name not in [dataset.name for dataset in self.datasets]:
                     raise ValueError(
-                        f"averages.{average}: no data set is called {name!r}; {did_you_mean(name, [row.name for row in self.datasets])}"
+                        f"averages.{average}: no data set is called {name!r}; {did_you_mean(name, [dataset.name for dataset in self.datasets])}"
                     )
         wanted = self.trainings()
         if wanted > self.limit:
@@ -305,14 +308,14 @@ class Experiment(_Values):
         """Make every point of every grid a method of its own, on each data set by its own grids."""
         several = self._several()
         made: dict[str, dict[str, Method]] = {method.title: {} for method in self.methods}
-        rows = []
-        for row in self.datasets:
+        datasets = []
+        for dataset in self.datasets:
             titles = []
-            for method in self.of_row(row):
-                found = self._at_points(method, {**self.grids, **row.grids}, several[method.title])
+            for method in self.methods_on(dataset):
+                found = self._at_points(method, {**self.grids, **dataset.grids}, several[method.title])
                 made[method.title].update({each.title: each for each in found})
                 titles += [each.title for each in found]
-            rows.append(row.model_copy(update={"methods": titles}))
+            datasets.append(dataset.model_copy(update={"methods": titles}))
         for method in self.methods:
             for key, other in (("of", method.of), ("p_of", method.p_of)):
                 if other is not None and several[other]:
@@ -322,45 +325,45 @@ class Experiment(_Values):
                     )
         # The values are frozen for everybody else, and a validator may not return another object.
         object.__setattr__(self, "methods", [each for found in made.values() for each in found.values()])
-        object.__setattr__(self, "datasets", rows)
+        object.__setattr__(self, "datasets", datasets)
         self._check_names()
 
     def _several(self) -> dict[str, set[str]]:
         """The axes of each method that take several values, over all data sets: what names of points must tell."""
-        seen: dict[str, dict[str, set[_grids.Value]]] = {method.title: {} for method in self.methods}
-        for row in self.datasets:
-            for method in self.of_row(row):
-                for axis in self.axes(method, {**self.grids, **row.grids}):
+        seen: dict[str, dict[str, set[grid.Value]]] = {method.title: {} for method in self.methods}
+        for dataset in self.datasets:
+            for method in self.methods_on(dataset):
+                for axis in self.axes(method, {**self.grids, **dataset.grids}):
                     seen[method.title].setdefault(axis.name, set()).update(axis.values)
         return {
             title: {name for name, values in axes.items() if len(values) > 1} for title, axes in seen.items()
         }
 
-    def _at_points(self, method: Method, grids: _grids.Grids, told: set[str]) -> list[Method]:
+    def _at_points(self, method: Method, grids: grid.Grids, told: set[str]) -> list[Method]:
         """A method at each of its points, called by those values that are to be told."""
         found = []
-        for point in _grids.points(self.axes(method, grids)):
+        for point in grid.points(self.axes(method, grids)):
             settings = {
-                key: _grids.literal(_grids.fill(key, value, point, grids), key)
+                key: grid.literal(grid.fill(key, value, point, grids), key)
                 if isinstance(value, str) and "{" in value
                 else value
                 for key, value in method.settings.items()
             }
-            loss = None if method.loss is None else _grids.fill("loss", method.loss, point, grids)
+            loss = None if method.loss is None else grid.fill("loss", method.loss, point, grids)
             name = ", ".join([method.title, *(f"{axis} {point[axis]}" for axis in point if axis in told)])
             found.append(method.model_copy(update={"name": name, "loss": loss, "settings": settings}))
         return found
 
     def _check_names(self) -> None:
         for kind, titles in (
-            ("data sets", [row.name for row in self.datasets]),
+            ("data sets", [dataset.name for dataset in self.datasets]),
             ("methods", [method.title for method in self.methods]),
         ):
             twice = next((title for title, times in Counter(titles).items() if times > 1), None)
             if twice is not None:
                 raise ValueError(f"two {kind} are called {twice!r}; give one of them another `name`")
 
-    def _check_method(self, method: Method, grids: _grids.Grids) -> None:
+    def _check_method(self, method: Method, grids: grid.Grids) -> None:
         where = f"method {method.title!r}"
         for other in (method.of, method.p_of):
             if other is not None and self.method(other).of is not None:
@@ -369,8 +372,8 @@ class Experiment(_Values):
             return
         if "dataset" in method.settings:
             raise ValueError(f"{where}: `set` cannot change the data set; write it under `datasets`")
-        for point in _grids.points(_one_each(self.axes(method, grids))):
-            text = _grids.fill("loss", method.loss or "", point, grids)
+        for point in grid.points(_one_each(self.axes(method, grids))):
+            text = grid.fill("loss", method.loss or "", point, grids)
             try:
                 criterion = losses.parse(half_of(text, 2))
             except ValueError as error:
@@ -389,24 +392,26 @@ class Experiment(_Values):
             f"no method is called {title!r}; {did_you_mean(title, [method.title for method in self.methods])}"
         )
 
-    def of_row(self, row: Row) -> list[Method]:
+    def methods_on(self, dataset: DataSet) -> list[Method]:
         """The methods of a data set."""
-        return [method for method in self.methods if row.methods is None or method.title in row.methods]
+        return [
+            method for method in self.methods if dataset.methods is None or method.title in dataset.methods
+        ]
 
-    def axes(self, method: Method, grids: _grids.Grids) -> list[_grids.Axis]:
+    def axes(self, method: Method, grids: grid.Grids) -> list[grid.Axis]:
         """The grids in a method's loss and settings."""
         texts = {"loss": method.loss or ""}
         texts |= {key: value for key, value in method.settings.items() if isinstance(value, str)}
-        return _grids.axes(texts, grids)
+        return grid.axes(texts, grids)
 
-    def trainings(self, datasets: Sequence[Row] | None = None) -> int:
+    def trainings(self, datasets: Sequence[DataSet] | None = None) -> int:
         """How many trainings it takes at most, from nothing."""
         total = 0
-        for row in self.datasets if datasets is None else datasets:
-            for method in self.of_row(row):
+        for dataset in self.datasets if datasets is None else datasets:
+            for method in self.methods_on(dataset):
                 if method.of is not None:
                     continue
-                size = _grids.count(self.axes(method, {**self.grids, **row.grids}))
+                size = grid.count(self.axes(method, {**self.grids, **dataset.grids}))
                 if self.search.trials is not None and size > 1 and self.show == "selected":
                     size = min(size, self.search.trials)
                 if size == 1 or self.grid_seeds == "all" or self.show == "points":
@@ -420,9 +425,9 @@ def _sets_dropout(method: Method) -> bool:
     return "head.p" in method.settings or method.settings.get("head", "none") != "none"
 
 
-def _one_each(axes: Sequence[_grids.Axis]) -> list[_grids.Axis]:
+def _one_each(axes: Sequence[grid.Axis]) -> list[grid.Axis]:
     """Axes short enough that all of their points can be checked: first and last value."""
-    return [_grids.Axis(axis.name, tuple(dict.fromkeys((axis.values[0], axis.values[-1])))) for axis in axes]
+    return [grid.Axis(axis.name, tuple(dict.fromkeys((axis.values[0], axis.values[-1])))) for axis in axes]
 
 
 def half_of(loss: str, steps: int) -> str:
@@ -435,7 +440,7 @@ def half_of(loss: str, steps: int) -> str:
     return re.sub(r"\bwarmup\s*=\s*half\b", f"warmup={steps // 2}", loss)
 
 
-def _row(value: Any) -> Any:
+def _data_set(value: Any) -> Any:
     if isinstance(value, str):
         return {"name": Path(value.partition(":")[2] or value).stem, "recipe": [value]}
     return value
@@ -477,10 +482,22 @@ def _library() -> dict[str, Any]:
     return {"grids": found["grids"], "cut": found["scales"], "methods": methods}
 
 
+@cache
+def _files() -> dict[str, Traversable]:
+    """The experiments that come with macc, by name."""
+    package = resources.files("macc")
+    found = {
+        file.name.removesuffix(".yaml"): file
+        for folder in FOLDERS
+        for file in package.joinpath(*folder.split("/")).iterdir()
+        if file.name.endswith(".yaml")
+    }
+    return dict(sorted(found.items()))
+
+
 def names() -> list[str]:
-    """The experiments that come with the package."""
-    folder = resources.files("macc") / "experiments" / "files"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    """The experiments that come with macc."""
+    return list(_files())
 
 
 def load(
@@ -539,18 +556,18 @@ def load(
 
 
 def _restricted(experiment: Experiment, wanted: Sequence[str]) -> Experiment:
-    kept = [_dataset(experiment, name) for name in wanted]
+    kept = [_exact_name(experiment, name) for name in wanted]
     return experiment.model_copy(
         update={
-            "datasets": [row for row in experiment.datasets if row.name in kept],
+            "datasets": [dataset for dataset in experiment.datasets if dataset.name in kept],
             "averages": {k: v for k, v in experiment.averages.items() if set(v) <= set(kept)},
         }
     )
 
 
-def _dataset(experiment: Experiment, name: str) -> str:
+def _exact_name(experiment: Experiment, name: str) -> str:
     """A data set by its name, or by the letters and digits of it where they name only one."""
-    there = [row.name for row in experiment.datasets]
+    there = [dataset.name for dataset in experiment.datasets]
     if name in there:
         return name
     folded = _folded(name)
@@ -570,8 +587,8 @@ def _folded(name: str) -> str:
 
 def _find(experiment: str | Path) -> tuple[str, str, str]:
     if str(experiment) in names():
-        file = resources.files("macc") / "experiments" / "files" / f"{experiment}.yaml"
-        return f"experiment {experiment}", file.read_text("utf-8"), str(experiment)
+        text = _files()[str(experiment)].read_text("utf-8")
+        return f"experiment {experiment}", text, str(experiment)
     path = Path(experiment)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return str(path), read_text(path), path.stem
@@ -602,7 +619,7 @@ def _sentence(error: ValidationError, where: str) -> str:
 def _known_keys(keys: Sequence[str]) -> list[str]:
     model: type[BaseModel] = Experiment
     for key in keys[:-1]:
-        models: dict[str, type[BaseModel]] = {"datasets": Row, "methods": Method, "search": Search}
+        models: dict[str, type[BaseModel]] = {"datasets": DataSet, "methods": Method, "search": Search}
         model = models.get(key, model)
     extra = ["scales"] if model is Experiment else []
     return [field.alias or name for name, field in model.model_fields.items() if name != "scale"] + extra

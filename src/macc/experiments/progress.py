@@ -1,27 +1,27 @@
 """How far an experiment is: a bar on a terminal, a line for each training elsewhere; on standard error."""
 
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from macc.experiments._runs import Plan
-from macc.training.progress import duration as duration
+from macc.experiments.ledger import Ledger
+from macc.training.progress import duration
 
 
 class Progress:
     """Hears what workers tell and shows it.
 
     Args:
-        plan: The experiment.
         show: Whether to show anything.
     """
 
-    def __init__(self, plan: Plan, *, show: bool) -> None:
-        self.plan, self.show = plan, show
+    def __init__(self, *, show: bool) -> None:
+        self.show = show
         self.console = Console(stderr=True)
         self.bar: Bar | None = None
         self.task: Any = None
@@ -33,13 +33,15 @@ class Progress:
         if self.show:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def __enter__(self) -> "Progress":
+    @contextmanager
+    def of(self, ledger: Ledger) -> Iterator[None]:
+        """Show how far the trainings of a ledger are."""
         if not self.show:
-            return self
-        rows = [case.row for case in self.plan.cases]
-        self.total = self.plan.experiment.trainings(rows)
-        self.done = sum(self.plan.finished(case) for case in self.plan.cases)
-        experiment = self.plan.experiment
+            yield
+            return
+        experiment, datasets = ledger.experiment, ledger.catalog.datasets
+        self.total = experiment.trainings([dataset.spec for dataset in datasets])
+        self.done = sum(map(ledger.finished, datasets))
         self.say(
             f"{experiment.name}, scale {experiment.scale}: at most {self.total} trainings, {self.done} of them done"
         )
@@ -57,13 +59,11 @@ class Progress:
             )
             self.bar.start()
             self.task = self.bar.add_task("", total=self.total, completed=self.done)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        try:
+            yield
+        finally:
+            if self.bar is not None:
+                self.bar.stop()
 
     def tell(self, event: tuple[str, Any]) -> None:
         """Show an event of a worker."""

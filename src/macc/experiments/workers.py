@@ -14,15 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from macc import training
-from macc.experiments._file import Method
-from macc.experiments._runs import MOMENTS, Case, Job, Plan, fit, mc_name
-from macc.experiments._study import (
+from macc.experiments.catalog import LocalDataSet
+from macc.experiments.ledger import MOMENTS, Job, Ledger, mc_name
+from macc.experiments.search import (
     HEARTBEAT_SECONDS,
     GridStudy,
     NoDatabaseError,
@@ -31,12 +32,15 @@ from macc.experiments._study import (
     database_errors,
     open_storage,
 )
+from macc.experiments.spec import RULES, Method
 from macc.io.writing import write_bytes
-from macc.training.runs import locked
+from macc.training.runs import Run, locked
 
 if TYPE_CHECKING:
     import optuna
 
+MIN_RESAMPLES = 100
+"""Behind the intervals of a run's own ``metrics.json``; tables have those over seeds, or make theirs anew."""
 PAUSE_SECONDS = 0.3
 RECONNECT_SECONDS = (1, 2, 5, 10, 20, 30)
 """How long to wait before each attempt to reach a database again that went away."""
@@ -75,7 +79,7 @@ class Worker:
     """One process's share of an experiment.
 
     Args:
-        plan: The experiment.
+        ledger: The trainings of the experiment.
         folder: The experiment's folder.
         storage: Address of the database for grids.
         tell: Hears what happens: ``("begin", text)``, ``("done", text)``, ``("failed", (job, reason))``.
@@ -85,7 +89,7 @@ class Worker:
 
     def __init__(
         self,
-        plan: Plan,
+        ledger: Ledger,
         folder: Path,
         storage: str,
         tell: Tell,
@@ -93,7 +97,7 @@ class Worker:
         heartbeat: int = HEARTBEAT_SECONDS,
         failures: Path | None = None,
     ) -> None:
-        self.plan, self.folder, self.address, self.tell = plan, folder, storage, tell
+        self.ledger, self.folder, self.address, self.tell = ledger, folder, storage, tell
         self.heartbeat, self.failures = heartbeat, failures
         self.studies: dict[tuple[str, str], GridStudy] = {}
         self.storage: optuna.storages.RDBStorage | None = None
@@ -128,59 +132,59 @@ class Worker:
     def _round(self) -> tuple[bool, bool]:
         """One look at everything: whether something was done, and whether others are at something."""
         did = waiting = False
-        for case in self.plan.cases:
-            for method in self.plan.trained(case):
-                if not self.plan.ready(case, method):
-                    waiting |= not self.hopeless(case, method)
+        for dataset in self.ledger.catalog.datasets:
+            for method in self.ledger.trained(dataset):
+                if not self.ledger.ready(dataset, method):
+                    waiting |= not self.hopeless(dataset, method)
                     continue
-                for state in self._method(case, method):
+                for state in self._method(dataset, method):
                     self.stop.check()
                     did |= state
                     waiting |= not state
-            for job, name in self.plan.predictions_missing(case):
+            for job, name in self.ledger.predictions_missing(dataset):
                 self.stop.check()
-                done = self.predict(case, job, name)
+                done = self.predict(dataset, job, name)
                 did |= done
                 waiting |= not done
         return did, waiting
 
-    def hopeless(self, case: Case, method: Method) -> bool:
+    def hopeless(self, dataset: LocalDataSet, method: Method) -> bool:
         """Whether what a control waits for will never be known, because every training of it failed."""
-        target = self.plan.experiment.method(method.p_of or "")
-        return self._searched(case, target) and self.plan.chosen(case, target, "val_accuracy") is None
+        target = self.ledger.experiment.method(method.p_of or "")
+        return self._searched(dataset, target) and self.ledger.chosen(dataset, target, "val_accuracy") is None
 
-    def _searched(self, case: Case, method: Method) -> bool:
-        key = (case.name, method.title)
-        if key not in self.plan.searched and not self.plan.open_points(case, method):
+    def _searched(self, dataset: LocalDataSet, method: Method) -> bool:
+        key = (dataset.name, method.title)
+        if key not in self.ledger.searched and not self.ledger.open_points(dataset, method):
             self._note_searched(key)
-        return key in self.plan.searched
+        return key in self.ledger.searched
 
     def _note_searched(self, key: tuple[str, str]) -> None:
-        self.plan.searched.add(key)
+        self.ledger.searched.add(key)
         self.tell(("searched", key))
 
-    def _method(self, case: Case, method: Method) -> Iterator[bool]:
+    def _method(self, dataset: LocalDataSet, method: Method) -> Iterator[bool]:
         """Try what is open of a method; for each, whether this worker did it."""
-        if self.plan.is_searched(method, case) and not self._searched(case, method):
-            yield self._search(case, method)
+        if self.ledger.is_searched(dataset, method) and not self._searched(dataset, method):
+            yield self._search(dataset, method)
             return
-        search = self.plan.experiment.search
-        some = self.plan.is_searched(method, case) and (search.trials is not None or search.prune)
+        search = self.ledger.experiment.search
+        some = self.ledger.is_searched(dataset, method) and (search.trials is not None or search.prune)
         # Points that were not to be tried, or were given up, stay as they are.
-        jobs = [] if some else self.plan.open_points(case, method)
-        for job in jobs or self.plan.open_repeats(case, method):
+        jobs = [] if some else self.ledger.open_points(dataset, method)
+        for job in jobs or self.ledger.open_repeats(dataset, method):
             yield self._train(job)
 
-    def _search(self, case: Case, method: Method) -> bool:
+    def _search(self, dataset: LocalDataSet, method: Method) -> bool:
         """Try a point of a grid, reaching the database again where it went away; whether there was one."""
         waits = iter(RECONNECT_SECONDS)
         while True:
             try:
                 with database_errors(self.address):
-                    study = self.study(case, method)
+                    study = self.study(dataset, method)
                     tried = study.work(self._wait_and_train)
                     if not tried and study.done:
-                        self._note_searched((case.name, method.title))
+                        self._note_searched((dataset.name, method.title))
                         tried = True
                     return tried
             except NoDatabaseError as error:
@@ -193,25 +197,25 @@ class Worker:
                 self.tell(("say", f"{error}; trying again in {seconds} s"))
                 self._pause(seconds)
 
-    def study(self, case: Case, method: Method) -> GridStudy:
+    def study(self, dataset: LocalDataSet, method: Method) -> GridStudy:
         """The trials of a method on a data set."""
-        key = (case.name, method.title)
+        key = (dataset.name, method.title)
         if key not in self.studies:
             if self.storage is None:
                 self.storage = open_storage(self.address, self.folder, heartbeat=self.heartbeat)
-            self.studies[key] = GridStudy(self.plan, case, method, self.storage, self.folder)
+            self.studies[key] = GridStudy(self.ledger, dataset, method, self.storage, self.folder)
             self.studies[key].enqueue()
         return self.studies[key]
 
     def _wait_and_train(self, job: Job, on_epoch: OnEpoch | None) -> None:
         """Train, or wait for the worker that is at it."""
-        while job not in self.plan.failed and not self.plan.run(job).finished:
+        while job not in self.ledger.failed and not self.ledger.run(job).finished:
             if not self._train(job, on_epoch):
                 self._pause()
 
     def _train(self, job: Job, on_epoch: OnEpoch | None = None) -> bool:
         """Train; false if another worker is at it."""
-        run = self.plan.run(job)
+        run = self.ledger.run(job)
         if run.finished:
             return True
         try:
@@ -224,7 +228,7 @@ class Worker:
             self._fail(job, note.read_text("utf-8"))
             return True
         self.tell(("begin", job.text))
-        epochs = self.plan.recipe(job).epochs
+        epochs = self.ledger.recipe(job).epochs
 
         def each(row: Mapping[str, Any]) -> None:
             self.tell(("epoch", (job.text, row["epoch"], epochs)))
@@ -232,7 +236,7 @@ class Worker:
                 on_epoch(row)
 
         try:
-            found = fit(self.plan, job, on_epoch=each)
+            found = fit(self.ledger, job, on_epoch=each)
         except training.Busy:
             return False
         except ValueError as error:
@@ -246,72 +250,90 @@ class Worker:
         return True
 
     def _fail(self, job: Job, reason: str) -> None:
-        self.plan.failed[job] = reason
+        self.ledger.failed[job] = reason
         self.tell(("failed", (job, reason)))
 
-    def predict(self, case: Case, job: Job, name: str) -> bool:
+    def predict(self, dataset: LocalDataSet, job: Job, name: str) -> bool:
         """Predict shifted data with a selected run; false if another worker has it."""
-        run = self.plan.run(job)
+        run = self.ledger.run(job)
         try:
             with locked(run.path):
-                moments = self.plan.wants_moments(job)
+                catalog = self.ledger.catalog
+                predict = partial(training.predict, run, root=catalog.root, verify=catalog.verify)
                 if name == MOMENTS:
-                    training.predict(run, moments=True, root=self.plan.root, verify=self.plan.verify)
+                    predict(moments=True)
                 elif name.startswith("test-"):
-                    passes = next(p for p in self._passes(case, job) if mc_name(p) == name)
-                    training.predict(run, passes=passes, root=self.plan.root, verify=self.plan.verify)
+                    predict(passes=next(p for p in self._passes(dataset, job) if mc_name(p) == name))
                 else:
-                    shifted = self.plan.shifted(case, name)
-                    training.predict(
-                        run, data=shifted, moments=moments, root=self.plan.root, verify=self.plan.verify
-                    )
+                    predict(data=catalog.shifted(dataset, name), moments=self.ledger.wants_moments(job))
         except training.Busy:
             return False
         return True
 
-    def _passes(self, case: Case, job: Job) -> list[int]:
-        return self.plan.passes(case, self.plan.experiment.method(job.method))
+    def _passes(self, dataset: LocalDataSet, job: Job) -> list[int]:
+        return self.ledger.passes(dataset, self.ledger.experiment.method(job.method))
+
+
+def fit(ledger: Ledger, job: Job, **options: Any) -> Run:
+    """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody looks at again."""
+    recipe, catalog = ledger.recipe(job), ledger.catalog
+    also = [rule for rule in RULES if rule != "val_accuracy"] if recipe.selection == "val_accuracy" else []
+    return training.fit(
+        recipe,
+        data=catalog.splits(catalog[job.dataset]),
+        out=ledger.out,
+        verify=catalog.verify,
+        resamples=MIN_RESAMPLES,
+        also=also,
+        **options,
+    )
 
 
 def execute(
-    plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, *, heartbeat: int = HEARTBEAT_SECONDS
+    ledger: Ledger,
+    folder: Path,
+    storage: str,
+    workers: int,
+    tell: Tell,
+    *,
+    heartbeat: int = HEARTBEAT_SECONDS,
 ) -> None:
     """Do all that is open of an experiment.
 
     Args:
-        plan: The experiment, looked at.
+        ledger: The trainings of the experiment.
         folder: The experiment's folder.
         storage: Address of the database for grids.
         workers: Processes; with one, this process does it.
         tell: Hears what happens.
         heartbeat: Seconds between signs of life in the database.
     """
-    if not plan.is_open():
+    if not ledger.is_open():
         return
-    if any(plan.is_searched(method, case) for case in plan.cases for method in plan.trained(case)):
+    if any(ledger.is_searched(d, method) for d in ledger.catalog.datasets for method in ledger.trained(d)):
         # A wrong address is told now, and not after the trainings of all methods without a grid.
         with database_errors(storage):
             close_storage(open_storage(storage, folder, heartbeat=heartbeat))
     # Outside the folders that are kept: the next time everything that failed is tried again.
     with tempfile.TemporaryDirectory(prefix="macc-failed-") as noted:
         if workers == 1:
-            Worker(plan, folder, storage, tell, heartbeat=heartbeat, failures=Path(noted)).run()
+            Worker(ledger, folder, storage, tell, heartbeat=heartbeat, failures=Path(noted)).run()
         else:
-            _with_processes(plan, folder, storage, workers, tell, heartbeat, Path(noted))
-    if plan.is_open():
+            _with_processes(ledger, folder, storage, workers, tell, heartbeat, Path(noted))
+    if ledger.is_open():
         raise ValueError(
             "some trainings are still open, because their workers died; give the same command again"
         )
 
 
 def _with_processes(
-    plan: Plan, folder: Path, storage: str, workers: int, tell: Tell, heartbeat: int, failures: Path
+    ledger: Ledger, folder: Path, storage: str, workers: int, tell: Tell, heartbeat: int, failures: Path
 ) -> None:
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
     with _threads(max(1, (os.cpu_count() or 1) // workers)):
         processes = [
-            context.Process(target=_process, args=(plan, folder, storage, events, heartbeat, failures))
+            context.Process(target=_process, args=(ledger, folder, storage, events, heartbeat, failures))
             for _ in range(workers)
         ]
         for process in processes:
@@ -320,7 +342,7 @@ def _with_processes(
         told_dead: set[int | None] = set()
         while True:
             alive = any(process.is_alive() for process in processes)
-            _listen(events, plan, tell)
+            _listen(events, ledger, tell)
             for process in processes:
                 if process.exitcode not in (None, 0) and process.pid not in told_dead:
                     told_dead.add(process.pid)
@@ -331,10 +353,10 @@ def _with_processes(
                 break
     for process in processes:
         process.join()
-    _listen(events, plan, tell)
+    _listen(events, ledger, tell)
 
 
-def _listen(events: Any, plan: Plan, tell: Tell) -> None:
+def _listen(events: Any, ledger: Ledger, tell: Tell) -> None:
     """Pass on what workers told, for as long as there is something, half a second at least."""
     try:
         while True:
@@ -342,11 +364,11 @@ def _listen(events: Any, plan: Plan, tell: Tell) -> None:
             if kind == "error":
                 raise ValueError(content)
             if kind == "failed":
-                if content[0] in plan.failed:
+                if content[0] in ledger.failed:
                     continue  # every worker tells it
-                plan.failed[content[0]] = content[1]
+                ledger.failed[content[0]] = content[1]
             if kind == "searched":
-                plan.searched.add(content)
+                ledger.searched.add(content)
             tell((kind, content))
     except queue.Empty:
         return
@@ -388,7 +410,7 @@ def _forwarded(processes: Sequence[BaseProcess]) -> Iterator[None]:
             process.join()
 
 
-def _process(plan: Plan, folder: Path, storage: str, events: Any, heartbeat: int, failures: Path) -> None:
+def _process(ledger: Ledger, folder: Path, storage: str, events: Any, heartbeat: int, failures: Path) -> None:
     """The life of a worker process."""
     if hasattr(os, "setsid"):
         os.setsid()  # the terminal's Ctrl-C is for the process that started it
@@ -396,7 +418,7 @@ def _process(plan: Plan, folder: Path, storage: str, events: Any, heartbeat: int
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
-        Worker(plan, folder, storage, events.put, heartbeat=heartbeat, failures=failures).run()
+        Worker(ledger, folder, storage, events.put, heartbeat=heartbeat, failures=failures).run()
     except KeyboardInterrupt:
         sys.exit(130)
     except ValueError as error:

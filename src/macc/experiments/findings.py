@@ -5,11 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from macc import losses, metrics
-from macc.experiments import _grids, _measure
-from macc.experiments._file import Method, half_of
-from macc.experiments._result import LEVEL, Cell, Comparison, Result
-from macc.experiments._runs import Case, Plan
-from macc.metrics._compare import paired, sampled_means
+from macc.experiments import grid
+from macc.experiments.catalog import LocalDataSet
+from macc.experiments.columns import shown
+from macc.experiments.ledger import Ledger, criterion_of
+from macc.experiments.measure import Predictions
+from macc.experiments.result import LEVEL, Cell, Comparison, Result
+from macc.experiments.spec import Method, half_of
+from macc.metrics._compare import paired
 from macc.metrics._intervals import MeanOfSets
 from macc.metrics._over_runs import interval, paired_p
 from macc.training.recipe import Head
@@ -40,25 +43,42 @@ BY_CHANCE = (
 )
 
 
-def add_findings(result: Result, plan: Plan) -> None:
-    """Test the best method of every column against all others, and every MACC method against what it must beat."""
-    tests = _Tests(result, plan)
+def tested(columns: Sequence[str]) -> list[str]:
+    """The metrics in which methods are tested against each other."""
+    return [name for name in MARKED if name in MAIN or name in columns]
+
+
+def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None = None) -> None:
+    """Test the best method of every column against all others, and every MACC method against what it must beat.
+
+    Args:
+        result: Has the cells; the tests and sentences are added.
+        ledger: The trainings behind it.
+        predictions: Those that were measured already, if any.
+    """
+    tests = _Tests(result, ledger, predictions or Predictions())
     for block in result.blocks():
         of_metrics = {metric: _against_all(result, *block, metric, tests.paired) for metric in tests.metrics}
         result.comparisons += [row for rows in of_metrics.values() for row in rows]
         result.findings += [
             _best_sentence(result, rows) for name, rows in of_metrics.items() if rows and name in MAIN
         ]
-        case = next((case for case in plan.cases if case.name == block[0]), None)
-        for method in [] if case is None else plan.trained(case):
-            if case is not None and _is_macc(plan, case, method):
-                rows = _compare(result, _others(plan, case, method), *block, method.title, tests.paired)
+        if block[0] not in ledger.catalog:  # an average
+            continue
+        dataset = ledger.catalog[block[0]]
+        for method in ledger.trained(dataset):
+            if _is_macc(ledger, dataset, method):
+                rows = _compare(result, _others(ledger, dataset, method), *block, method.title, tests.paired)
                 result.comparisons += rows
                 if rows:
                     result.findings.append(_sentence(result, *block, method.title, rows))
     if any("chance alone" in text for text in result.findings):
         result.findings.append(BY_CHANCE)
-    if any(case.tests for case in plan.cases) and not result.comparisons and result.kind == "table":
+    if (
+        any(dataset.tests for dataset in ledger.catalog.datasets)
+        and not result.comparisons
+        and result.kind == "table"
+    ):
         result.findings.append("Only one method has results, so there is nothing to compare.")
 
 
@@ -69,16 +89,15 @@ Paired = Callable[[Cell, Cell, str], Comparison]
 class _Tests:
     """Paired tests of the cells of a result: over seeds, or over the test samples of one run each."""
 
-    def __init__(self, result: Result, plan: Plan) -> None:
-        self.result, self.plan = result, plan
-        self.metrics = [name for name in MARKED if name in MAIN or name in result.columns]
-        self._sampled: dict[tuple[str, ...], dict[str, MeanOfSets]] = {}
+    def __init__(self, result: Result, ledger: Ledger, predictions: Predictions) -> None:
+        self.result, self.ledger, self.predictions = result, ledger, predictions
+        self.metrics = tested(result.columns)
 
     def paired(self, a: Cell, b: Cell, why: str) -> Comparison:
         """Test A against B."""
         if len(a.values) > 1 and len(a.values) == len(b.values):
             low, high, p, basis = *_over_seeds(a, b), "seeds"
-        elif len(a.values) == len(b.values) == 1 and a.dataset in [case.name for case in self.plan.cases]:
+        elif len(a.values) == len(b.values) == 1 and a.dataset in self.ledger.catalog:
             row = paired(self._resampled(a), self._resampled(b), confidence=0.95)
             low, high, p, basis = row.low, row.high, row.p, "samples"
         else:
@@ -104,24 +123,16 @@ class _Tests:
 
     def _resampled(self, cell: Cell) -> MeanOfSets:
         """What resampling the test samples shows of a cell of one model."""
-        key = (cell.dataset, cell.test, cell.method, cell.rule)
-        if key not in self._sampled:
-            method = self.plan.experiment.method(cell.method)
-            base = method.title if method.of is None else method.of
-            wanted = (cell.dataset, base, cell.rule)
-            runs = [
-                self.plan.run_in(run.folder)
-                for run in self.result.runs
-                if (run.dataset, run.method, run.rule) == wanted
-            ]
-            found = []
-            for name in self.plan.case(cell.dataset).tests[cell.test]:
-                if method.ensemble:
-                    found.append(_measure.ensemble([_measure.read(run, name) for run in runs]))
-                else:
-                    found.append(_measure.read_after(method, runs[0], name))
-            self._sampled[key] = sampled_means(found, self.metrics, from_logits=True)
-        return self._sampled[key][cell.metric]
+        method = self.ledger.experiment.method(cell.method)
+        base = method.title if method.of is None else method.of
+        wanted = (cell.dataset, base, cell.rule)
+        runs = [
+            self.ledger.run_in(run.folder)
+            for run in self.result.runs
+            if (run.dataset, run.method, run.rule) == wanted
+        ]
+        names = self.ledger.catalog[cell.dataset].tests[cell.test]
+        return self.predictions.sampled(method, runs, names, self.metrics)[cell.metric]
 
 
 def _over_seeds(a: Cell, b: Cell) -> tuple[float, float, float]:
@@ -150,7 +161,7 @@ def _over_seeds(a: Cell, b: Cell) -> tuple[float, float, float]:
 
 
 def _is_higher_better(metric: str) -> bool:
-    return _measure.shown(metric).better == "higher"
+    return shown(metric).better == "higher"
 
 
 def _against_all(
@@ -183,21 +194,22 @@ def of_the_best(p_values: Sequence[float]) -> list[float]:
     return metrics.holm([p if math.isnan(p) else min(1.0, p * methods / 2) for p in p_values])
 
 
-def _criteria(plan: Plan, case: Case, method: Method) -> list[losses.Task | losses.Criterion]:
+def _criteria(ledger: Ledger, dataset: LocalDataSet, method: Method) -> list[losses.Task | losses.Criterion]:
     """The loss of a method at every point of its grid."""
     texts = [
-        _grids.fill("loss", method.loss or "", point, plan.grids(case)) for point in plan.points(case, method)
+        grid.fill("loss", method.loss or "", point, ledger.grids(dataset))
+        for point in ledger.points(dataset, method)
     ]
-    return [losses.parse(half_of(text, 2)) for text in dict.fromkeys(texts)]
+    return [criterion_of(half_of(text, 2)) for text in dict.fromkeys(texts)]
 
 
-def _tasks(plan: Plan, case: Case, method: Method) -> set[str]:
+def _tasks(ledger: Ledger, dataset: LocalDataSet, method: Method) -> set[str]:
     """The task losses of a method, written out: focal losses with other gammas are other losses."""
-    return {str(criterion.task) for criterion in _criteria(plan, case, method)}
+    return {str(criterion.task) for criterion in _criteria(ledger, dataset, method)}
 
 
-def _is_macc(plan: Plan, case: Case, method: Method) -> bool:
-    return _criteria(plan, case, method)[0].needs_moments
+def _is_macc(ledger: Ledger, dataset: LocalDataSet, method: Method) -> bool:
+    return _criteria(ledger, dataset, method)[0].needs_moments
 
 
 def _apart_from_head(method: Method) -> dict[str, object]:
@@ -205,28 +217,28 @@ def _apart_from_head(method: Method) -> dict[str, object]:
     return {key: value for key, value in method.settings.items() if key.split(".")[0] != "head"}
 
 
-def _masks(plan: Plan, case: Case, method: Method) -> int:
+def _masks(ledger: Ledger, dataset: LocalDataSet, method: Method) -> int:
     """How many dropout masks a step a method is trained with; none without a head."""
     if method.p_of is not None:
         return 1
-    head = plan.recipe(plan.job(case, method, plan.points(case, method)[0], plan.seeds[0])).head
+    head = ledger.recipe(ledger.job(dataset, method, ledger.points(dataset, method)[0], ledger.seeds[0])).head
     return head.samples if isinstance(head, Head) else 0
 
 
-def _others(plan: Plan, case: Case, method: Method) -> dict[str, list[Method]]:
+def _others(ledger: Ledger, dataset: LocalDataSet, method: Method) -> dict[str, list[Method]]:
     """What a MACC method is tested against, by what it is to it."""
-    tasks = _tasks(plan, case, method)
+    tasks = _tasks(ledger, dataset, method)
     found: dict[str, list[Method]] = {why: [] for why in _WHY}
-    for other in plan.methods(case):
-        base = other if other.of is None else plan.experiment.method(other.of)
-        criterion, masks = _criteria(plan, case, base)[0], _masks(plan, case, base)
+    for other in ledger.methods(dataset):
+        base = other if other.of is None else ledger.experiment.method(other.of)
+        criterion, masks = _criteria(ledger, dataset, base)[0], _masks(ledger, dataset, base)
         if other.of is not None:
             if other.posthoc == "temperature" and isinstance(criterion, losses.CrossEntropy) and not masks:
                 found["temperature"].append(other)
             continue
         if criterion.needs_moments:
             continue
-        alone = isinstance(criterion, losses.Task) and _tasks(plan, case, base) == tasks
+        alone = isinstance(criterion, losses.Task) and _tasks(ledger, dataset, base) == tasks
         alone = alone and _apart_from_head(other) == _apart_from_head(method)
         if not masks:
             found["task" if alone else "competitor"].append(other)
@@ -273,7 +285,7 @@ class _Words:
 
     def __init__(self, result: Result, dataset: str, test: str, rule: str, metric: str) -> None:
         self.result, self.key = result, (dataset, test, rule, metric)
-        self.shown = _measure.shown(metric, result.units.get(metric))
+        self.shown = shown(metric, result.units.get(metric))
         self.noun = "accuracy" if metric == "accuracy" else self.shown.label
         self.where = dataset if test == "test" else f"{dataset}, {test}"
         if len(result.rules(dataset)) > 1:
@@ -364,7 +376,7 @@ def _also(rows: list[Comparison]) -> str:
             continue
         whom = {word: [_name(row.b) for row in mine if _verdict(row) == word] for word in (BETTER, WORSE)}
         said = "; ".join(f"{word} {_and(names)}" for word, names in whom.items() if names)
-        texts.append(f" {_measure.shown(metric).label}: {said or 'no significant difference'}.")
+        texts.append(f" {shown(metric).label}: {said or 'no significant difference'}.")
     return "".join(texts)
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from macc.experiments import _measure
-from macc.experiments._findings import RULE_TEXT
-from macc.experiments._result import LEVEL, Cell, Result
+from macc.experiments.columns import Shown
+from macc.experiments.columns import shown as shown_as
+from macc.experiments.findings import RULE_TEXT
+from macc.experiments.result import LEVEL, Cell, Result
 from macc.io.json import finite
 from macc.metrics._tables import text_table
 
@@ -92,7 +93,7 @@ def _sheet(result: Result, dataset: str, test: str, rule: str) -> Sheet:
     for metric in result.metrics(dataset):
         found = {name: result.cell(dataset, test, name, metric, rule) for name in names}
         cells = {name: cell for name, cell in found.items() if cell is not None}
-        shown = _measure.shown(metric, result.units.get(metric.partition("/")[0]))
+        shown = shown_as(metric, result.units.get(metric.partition("/")[0]))
         best = result.best(dataset, test, rule, metric)
         header.append(f"{shown.label} {shown.unit}".strip())
         columns.append([_entry(cells.get(name), shown, best=name == best) for name in names])
@@ -108,7 +109,7 @@ def _has(result: Result, dataset: str, test: str, name: str, rule: str) -> bool:
     return any(result.cell(dataset, test, name, metric, rule) for metric in result.metrics(dataset))
 
 
-def _entry(cell: Cell | None, shown: _measure.Shown, *, best: bool) -> Entry:
+def _entry(cell: Cell | None, shown: Shown, *, best: bool) -> Entry:
     if cell is None:
         return Entry("")
     if math.isnan(cell.mean):
@@ -123,11 +124,11 @@ def _entry(cell: Cell | None, shown: _measure.Shown, *, best: bool) -> Entry:
     return Entry(text, best)
 
 
-def _paper(cell: Cell | None, shown: _measure.Shown) -> str:
+def _paper(cell: Cell | None, shown: Shown) -> str:
     return "" if cell is None or cell.paper is None else f"{shown.scale * cell.paper:.{shown.digits}f}"
 
 
-def _difference(cell: Cell | None, shown: _measure.Shown) -> str:
+def _difference(cell: Cell | None, shown: Shown) -> str:
     if cell is None or cell.paper is None or math.isnan(cell.mean):
         return ""
     return f"{shown.scale * (cell.mean - cell.paper):+.{shown.digits}f}"
@@ -149,7 +150,7 @@ def _curve_sheets(result: Result) -> Iterator[Sheet]:
     for dataset in dict.fromkeys(row["dataset"] for row in result.curves):
         rows = [row for row in result.curves if row["dataset"] == dataset]
         for metric in ("sce", "ece"):
-            shown = _measure.shown(metric, result.units.get(metric))
+            shown = shown_as(metric, result.units.get(metric))
             methods = list(dict.fromkeys(row["method"] for row in rows))
             epochs = sorted({row["epoch"] for row in rows})
             body = []
@@ -169,7 +170,7 @@ def _front_sheets(result: Result) -> Iterator[Sheet]:
     for dataset, method in dict.fromkeys((row["dataset"], row["method"]) for row in result.fronts):
         rows = [row for row in result.fronts if (row["dataset"], row["method"]) == (dataset, method)]
         knobs = list(rows[0]["point"])
-        shown = {key: _measure.shown(key) for key in rows[0] if key not in ("dataset", "method", "point")}
+        shown = {key: shown_as(key) for key in rows[0] if key not in ("dataset", "method", "point")}
         body = [
             [
                 *(Entry(str(row["point"][knob])) for knob in knobs),

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from macc import experiments, training
-from macc.experiments import _run, _study, _work
-from macc.experiments._runs import Plan
+from macc import experiments
+from macc.experiments import search, workers
+from macc.experiments.ledger import open_ledger
 
-WORKER = Path(__file__).parent / "grid_worker.py"
+WORKER = Path(__file__).parents[1] / "grid_worker.py"
 EPOCHS = 6
+
+
 GRID = f"""
 datasets: digits
 seeds: 1
@@ -109,8 +111,7 @@ class TestRestarts:
     def worker(self, server, tmp_path, on_epoch):
         file = tmp_path / "grid.yaml"
         file.write_text(GRID.replace(f"epochs: {EPOCHS}", "epochs: 2") + f"name: {tmp_path.name}\n")
-        plan = Plan(experiments.load(file), tmp_path / "runs", None)
-        plan.look()
+        ledger = open_ledger(experiments.load(file), tmp_path / "runs", None)
         told = []
 
         def tell(event):
@@ -118,7 +119,7 @@ class TestRestarts:
             if [kind for kind, _ in told].count("epoch") == 1 and event[0] == "epoch":
                 on_epoch()
 
-        return plan, told, _work.Worker(plan, tmp_path, server.address, tell, heartbeat=1)
+        return ledger, told, workers.Worker(ledger, tmp_path, server.address, tell, heartbeat=1)
 
     def test_a_restart_is_no_reason_to_stop(self, server, tmp_path, capfd):
         def restart():
@@ -126,17 +127,17 @@ class TestRestarts:
             time.sleep(2)  # a heart beats while nobody listens
             server.start()
 
-        plan, told, worker = self.worker(server, tmp_path, restart)
+        ledger, told, worker = self.worker(server, tmp_path, restart)
         worker.run()
 
-        assert not plan.is_open()
+        assert not ledger.is_open()
         assert [kind for kind, _ in told].count("done") == 3
         shown = "".join(capfd.readouterr())
         assert "Traceback" not in shown
 
     def test_a_restart_before_the_first_point_of_a_grid(self, server, tmp_path, monkeypatch):
-        monkeypatch.setattr(_work, "RECONNECT_SECONDS", (0.01, 0.01))
-        plan, told, worker = self.worker(server, tmp_path, lambda: None)
+        monkeypatch.setattr(workers, "RECONNECT_SECONDS", (0.01, 0.01))
+        ledger, told, worker = self.worker(server, tmp_path, lambda: None)
         tell = worker.tell
         worker.tell = lambda event: (tell(event), server.start() if event[0] == "say" else None)
         server.stop()
@@ -146,11 +147,11 @@ class TestRestarts:
             if not any(kind == "say" for kind, _ in told):
                 server.start()
 
-        assert not plan.is_open()
+        assert not ledger.is_open()
 
     def test_without_the_database_one_sentence_says_how_to_resume(self, server, tmp_path, monkeypatch, capfd):
-        monkeypatch.setattr(_work, "RECONNECT_SECONDS", (0.01, 0.01))
-        plan, told, worker = self.worker(server, tmp_path, server.stop)
+        monkeypatch.setattr(workers, "RECONNECT_SECONDS", (0.01, 0.01))
+        ledger, told, worker = self.worker(server, tmp_path, server.stop)
         try:
             with pytest.raises(
                 ValueError, match="it did not come back; what is done is kept, and the same"
@@ -163,7 +164,7 @@ class TestRestarts:
         assert "s3cr3t-word" not in str(caught.value) + str(told)
         assert "Traceback" not in "".join(capfd.readouterr())
         assert [kind for kind, _ in told].count("say") == 2
-        again = _work.Worker(plan, tmp_path, server.address, told.append, heartbeat=1)
+        again = workers.Worker(ledger, tmp_path, server.address, told.append, heartbeat=1)
         again.run()
         assert [kind for kind, _ in told].count("done") == 3
 
@@ -226,19 +227,18 @@ def test_a_killed_workers_trial_is_taken_over_and_nothing_trains_twice(postgresq
     assert sorted(begun) == sorted([*set(begun), *broken_off])  # only what was broken off is begun twice
     assert len(set(begun)) == 3
 
-    plan = Plan(experiments.load(file), out, None)
-    plan.look()
-    case, method = plan.cases[0], plan.experiment.methods[0]
-    assert not plan.is_open()
-    for point in plan.points(case, method):
-        run = plan.run(plan.job(case, method, point, 0))
+    ledger = open_ledger(experiments.load(file), out, None)
+    dataset, method = ledger.catalog.datasets[0], ledger.experiment.methods[0]
+    assert not ledger.is_open()
+    for point in ledger.points(dataset, method):
+        run = ledger.run(ledger.job(dataset, method, point, 0))
         assert [row["epoch"] for row in run.history] == list(range(1, EPOCHS + 1))
     assert [kind for kind, _ in seen + survivor].count("epoch") == 3 * EPOCHS
 
-    storage = _study.open_storage(postgresql, out)
-    study = _study.GridStudy(plan, case, method, storage, out)
+    storage = search.open_storage(postgresql, out)
+    study = search.GridStudy(ledger, dataset, method, storage, out)
     states, trials = study.states(), study.study.get_trials()
-    _study.close_storage(storage)
+    search.close_storage(storage)
     assert states.count("COMPLETE") == 3
     assert states.count("FAIL") == 1
     assert set(states) <= {"COMPLETE", "FAIL", "PRUNED"}
@@ -257,109 +257,9 @@ def test_the_password_is_never_shown(postgresql, tmp_path, capfd):
     for path in out.rglob("*"):
         assert not path.is_file() or b"s3cr3t-word" not in path.read_bytes(), path
     with pytest.raises(ValueError, match=r"cannot use postgresql://macc:\*\*\*@127.0.0.1") as caught:
-        _study.open_storage(postgresql.replace("s3cr3t-word", "another-word"), out)
+        search.open_storage(postgresql.replace("s3cr3t-word", "another-word"), out)
     assert "another-word" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    """A user's own five lines, run by two workers."""
-    import numpy as np
-
-    folder = tmp_path_factory.mktemp("own")
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(400, 8)).astype("float32")
-    np.savez(
-        folder / "embeddings.npz",
-        features=features,
-        labels=(features[:, 0] + rng.normal(size=400) > 0).astype(int),
-    )
-    (folder / "mine.yaml").write_text(
-        "datasets: arrays:embeddings.npz\nseeds: 2\nset: {epochs: 2}\nmethods:\n  - CrossEntropy\n"
-        "  - CrossEntropy + {1,10}*MACC(warmup=half)\n"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        text = _run.command(
-            "mine.yaml",
-            scale="full",
-            seeds=None,
-            datasets=[],
-            workers=2,
-            storage=None,
-            out=Path("runs"),
-            root=None,
-            dry=False,
-            form="text",
-        )
-    return folder, text
-
-
-class TestOwnComparison:
-    def test_five_lines_of_yaml_make_a_comparison(self, compared):
-        folder, text = compared
-
-        assert "CrossEntropy + …*MACC" in text
-        assert "its own task loss CrossEntropy" in text
-        assert "files in runs/experiments/mine-full" in text
-        result = experiments.load_result(folder / "runs" / "experiments" / "mine-full")
-        assert {run.method for run in result.runs} == {"CrossEntropy", "CrossEntropy + …*MACC"}
-        for run in result.runs:
-            assert training.open_run(folder / "runs" / run.folder).recipe.seed == run.seed
-
-    def test_what_is_finished_is_not_trained_again(self, compared, monkeypatch, capfd):
-        folder, _ = compared
-        monkeypatch.chdir(folder)
-        before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.json")}
-        result = experiments.run("mine.yaml", show=True)
-
-        assert {run.folder for run in result.runs} <= {path.parent.name for path in before}
-        assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.json")} == before
-        trained = [path for path in before if training.Run(path.parent).recipe.selection == "val_accuracy"]
-        assert f"{len(trained)} of them done" in capfd.readouterr().err
-
-    def test_a_dry_run_counts_and_estimates_and_writes_nothing(self, compared, monkeypatch):
-        folder, _ = compared
-        monkeypatch.chdir(folder)
-        before = sorted(folder.rglob("*"))
-        done = _run.dry_run(experiments.load("mine.yaml"), out="runs", root=None)
-        more = _run.dry_run(experiments.load("mine.yaml", seeds=3), out="runs", root=None)
-
-        assert done.splitlines()[-1].startswith("all is done: ")
-        assert "at most 9 trainings of 2 epochs" in more
-        assert "an epoch takes about" in more
-        assert sorted(folder.rglob("*")) == before
-
-
-def test_a_dry_run_without_data_counts_and_names_every_missing_set(tmp_path, monkeypatch):
-    monkeypatch.setenv("MACC_OFFLINE", "1")
-    text = _run.dry_run(experiments.load("table1"), out=tmp_path / "runs", root=tmp_path / "data")
-    lines = text.splitlines()
-    names = [row.name for row in experiments.load("table1").datasets]
-
-    assert [line.split(":")[0].strip() for line in lines[1:7]] == names
-    assert lines[1].startswith(
-        "  CIFAR10: at most 146 trainings of 160 epochs of 45 000 training samples; how long"
-    )
-    assert [name for name in names if f"  {name} is left out: " in text] == names
-    assert lines[-1].endswith("trainings, 0 done; how long is unknown without data")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_dry_run_with_some_of_the_data_estimates_those(tmp_path, monkeypatch):
-    monkeypatch.setenv("MACC_OFFLINE", "1")
-    rows = [{"name": "here", "recipe": "digits"}, {"name": "missing", "recipe": "svhn"}]
-    experiment = experiments.Experiment(
-        name="x", datasets=rows, methods=["CrossEntropy"], seeds=1, scale="smoke"
-    )
-    lines = _run.dry_run(experiment, out=tmp_path / "runs", root=tmp_path / "data").splitlines()
-
-    assert "an epoch takes about" in lines[1]
-    assert lines[2].startswith("  missing: at most 1 training of ")
-    assert lines[3].startswith("  missing is left out: recipe svhn: dataset: svhn is not in ")
-    assert lines[-1].startswith("at most 2 trainings, 0 done; about ")
-    assert " by one worker without 1 missing data set (" in lines[-1]
 
 
 class TestFailures:
@@ -370,12 +270,12 @@ class TestFailures:
         "tests: {test: test}\nmethods: [CrossEntropy, {name: same, loss: CrossEntropy}]\n"
     )
 
-    @pytest.mark.parametrize("workers", [1, 2])
-    def test_where_every_training_fails_there_is_one_sentence_and_no_table(self, tmp_path, workers, capfd):
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_where_every_training_fails_there_is_one_sentence_and_no_table(self, tmp_path, count, capfd):
         file, out = tmp_path / "fails.yaml", tmp_path / "runs"
         file.write_text(self.TEXT)
         with pytest.raises(ValueError, match=r"^no training of fails finished; digits: ") as caught:
-            experiments.run(file, workers=workers, out=out, show=True)
+            experiments.run(file, workers=count, out=out, show=True)
         lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("failed: ")]
 
         assert "\n" not in str(caught.value)
@@ -387,24 +287,23 @@ class TestFailures:
     def test_what_failed_is_not_tried_by_every_worker(self, tmp_path, monkeypatch):
         file = tmp_path / "fails.yaml"
         file.write_text(self.TEXT)
-        plan = Plan(experiments.load(file), tmp_path / "runs", None)
-        plan.look()
+        ledger = open_ledger(experiments.load(file), tmp_path / "runs", None)
         tried, told = [], []
 
-        def fit(plan, job, **options):
+        def fit(ledger, job, **options):
             tried.append(job)
             raise ValueError("it diverged")
 
-        monkeypatch.setattr(_work, "fit", fit)
+        monkeypatch.setattr(workers, "fit", fit)
         for _ in range(2):
-            plan.failed.clear()
-            _work.Worker(plan, tmp_path, "", told.append, failures=tmp_path / "notes").run()
-            assert list(plan.failed.values()) == ["it diverged"] * 2
+            ledger.failed.clear()
+            workers.Worker(ledger, tmp_path, "", told.append, failures=tmp_path / "notes").run()
+            assert list(ledger.failed.values()) == ["it diverged"] * 2
         assert len(tried) == 1
         assert [kind for kind, _ in told] == ["begin", *["failed"] * 4]
 
-        plan.failed.clear()
-        _work.execute(plan, tmp_path, "", 1, told.append)  # the same command, given again
+        ledger.failed.clear()
+        workers.execute(ledger, tmp_path, "", 1, told.append)  # the same command, given again
         assert len(tried) == 2
 
 
@@ -413,9 +312,8 @@ def test_points_that_were_not_tried_are_left_alone(tmp_path):
     text = GRID.replace(f"epochs: {EPOCHS}", "epochs: 1")
     file.write_text(text + "search: {sampler: tpe, trials: 2}\n")
     told = []
-    plan = Plan(experiments.load(file), tmp_path / "runs", None)
-    plan.look()
-    _work.execute(plan, tmp_path, f"sqlite:///{tmp_path / 'study.db'}", 1, told.append)
+    ledger = open_ledger(experiments.load(file), tmp_path / "runs", None)
+    workers.execute(ledger, tmp_path, f"sqlite:///{tmp_path / 'study.db'}", 1, told.append)
 
     assert [kind for kind, _ in told].count("begin") <= 2
 

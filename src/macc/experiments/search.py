@@ -18,9 +18,10 @@ from urllib.parse import quote, unquote, unquote_plus
 
 from filelock import FileLock
 
-from macc.experiments._file import Method
-from macc.experiments._grids import Point, Value
-from macc.experiments._runs import Case, Job, Plan
+from macc.experiments.catalog import LocalDataSet
+from macc.experiments.grid import Point, Value
+from macc.experiments.ledger import Job, Ledger
+from macc.experiments.spec import Method
 
 if TYPE_CHECKING:
     import optuna
@@ -202,8 +203,8 @@ class GridStudy:
     """The trials of one method on one data set.
 
     Args:
-        plan: The experiment.
-        case: The data set.
+        ledger: The trainings of the experiment.
+        dataset: The data set.
         method: The method, with at least two points.
         storage: The database.
         folder: The experiment's folder, for the lock under which points are enqueued.
@@ -211,24 +212,28 @@ class GridStudy:
 
     def __init__(
         self,
-        plan: Plan,
-        case: Case,
+        ledger: Ledger,
+        dataset: LocalDataSet,
         method: Method,
         storage: "optuna.storages.RDBStorage",
         folder: Path,
     ) -> None:
         import optuna
 
-        self.plan, self.case, self.method, self.folder = plan, case, method, folder
-        self.search = plan.experiment.search
-        self.axes = plan.axes(case, method)
-        self.points = plan.points(case, method)
-        jobs = [plan.job(case, method, point, plan.seeds[0]) for point in (self.points[0], self.points[-1])]
+        self.ledger, self.dataset, self.method, self.folder = ledger, dataset, method, folder
+        self.search = ledger.experiment.search
+        self.axes = ledger.axes(dataset, method)
+        self.points = ledger.points(dataset, method)
+        jobs = [
+            ledger.job(dataset, method, point, ledger.seeds[0]) for point in (self.points[0], self.points[-1])
+        ]
         identity: list[Any] = [[axis.name, list(axis.values)] for axis in self.axes]
-        identity += [str(plan.run(job).path.name) for job in jobs]
-        identity += [self.search.model_dump(), plan.experiment.seeds, plan.experiment.grid_seeds]
+        identity += [str(ledger.run(job).path.name) for job in jobs]
+        identity += [self.search.model_dump(), ledger.experiment.seeds, ledger.experiment.grid_seeds]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-        self.name = f"{plan.experiment.name}/{plan.experiment.scale}/{case.name}/{method.title}/{digest}"
+        self.name = (
+            f"{ledger.experiment.name}/{ledger.experiment.scale}/{dataset.name}/{method.title}/{digest}"
+        )
         prune = self.search.prune
         with _quiet(), locked(folder):
             self.study = optuna.create_study(
@@ -273,11 +278,11 @@ class GridStudy:
 
     def _failed(self) -> list[Point]:
         """The points that cannot be trained."""
-        return [point for point in self.points if any(job in self.plan.failed for job in self._jobs(point))]
+        return [point for point in self.points if any(job in self.ledger.failed for job in self._jobs(point))]
 
     def _jobs(self, point: Point) -> list[Job]:
-        seeds = self.plan.search_seeds(len(self.points))
-        return [self.plan.job(self.case, self.method, point, seed) for seed in seeds]
+        seeds = self.ledger.search_seeds(len(self.points))
+        return [self.ledger.job(self.dataset, self.method, point, seed) for seed in seeds]
 
     @property
     def done(self) -> bool:
@@ -321,7 +326,7 @@ class GridStudy:
             self._refuse_tried(trial, point)
         jobs = self._jobs(point)
         trial.set_user_attr("point", point)
-        trial.set_user_attr("runs", [self.plan.run(job).path.name for job in jobs])
+        trial.set_user_attr("runs", [self.ledger.run(job).path.name for job in jobs])
         found = []
         for index, job in enumerate(jobs):
             on_epoch = self._reporter(trial) if self.search.prune and index == 0 else None
@@ -329,9 +334,9 @@ class GridStudy:
                 train(job, on_epoch)
             except GivenUp:
                 raise optuna.TrialPruned("behind the median") from None
-            if job in self.plan.failed:
-                raise ValueError(self.plan.failed[job])
-            found.append(self.plan.scores(job))
+            if job in self.ledger.failed:
+                raise ValueError(self.ledger.failed[job])
+            found.append(self.ledger.scores(job))
         return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
 
     def _refuse_tried(self, trial: "optuna.Trial", point: Point) -> None:
