@@ -182,3 +182,29 @@ def test_rows_are_read_in_batches(files, monkeypatch):
     assert [len(part.scores) for part in parts] == [7] * 8 + [4]
     macc("apply", "c.json", "bare.csv", "--logits", "-o", "out.parquet")
     assert len(table("out.parquet")["cat"]) == 60
+
+
+def test_classes_in_another_order_are_refused(files, tmp_path):
+    """A map of its own for each class would repair the wrong ones."""
+    (tmp_path / "val.csv").write_text(
+        "cat,dog,owl,label\n" + "2,0,1,cat\n0,2,1,dog\n1,0,2,owl\n2,1,0,dog\n" * 10
+    )
+    (tmp_path / "other.csv").write_text("owl,cat,dog\n1,2,0\n1,0,2\n")
+    macc(
+        "calibrate",
+        "--fit",
+        "val.csv",
+        "--apply",
+        "val.csv",
+        "--logits",
+        "--method",
+        "vector-scaling",
+        "-o",
+        "v.npz",
+    )
+    result = run("apply", "v.json", "other.csv", "--logits", "-o", "x.csv")
+
+    assert result.code == 2
+    assert "cat, dog, owl where the calibrator is fitted and owl, cat, dog where it is applied" in result.err
+    assert not (tmp_path / "x.csv").exists()
+    macc("apply", "v.json", "other.csv", "--logits", "--class-columns", "cat,dog,owl", "-o", "x.csv")

@@ -993,7 +993,7 @@ def calibrate(
     write_calibrated(
         result.calibrator, rows, output, label_column=reading["label_column"], normalise=normalise
     )
-    result.calibrator.save(calibrator)
+    result.calibrator.save(calibrator, classes=val.classes)
     if json is not None:
         write_json(json, result.to_dict())
     _say(f"{result}\n\n{output}\n{calibrator}")
@@ -1022,19 +1022,20 @@ def apply_calibrator(
 ) -> None:
     """Repair the confidence of more predictions, with or without labels, by a calibrator fitted before.
 
-    Classes have to stand in the order of the fit, because a calibrator does not know their names. Columns keep their
+    Classes have to stand in the order of the fit, which is checked where both files name them. Columns keep their
     names; labels, names of samples and other columns come along.
     """
-    from macc import posthoc
     from macc.io.writing import check_outputs
     from macc.metrics._tables import thousands
     from macc.posthoc._applying import check_kind, write_calibrated
-    from macc.posthoc._repair import described
+    from macc.posthoc._base import load_with_classes
+    from macc.posthoc._repair import check_classes, described
 
     check_kind(output)
     check_outputs({"-o": output}, [calibrator, file, labels])
-    fitted = posthoc.load(calibrator)
+    fitted, classes = load_with_classes(calibrator)
     source = _open(file, labels, {**reading, "labelled": False})
+    check_classes(classes, source.classes)
     count = write_calibrated(
         fitted, source, output, label_column=reading["label_column"], normalise=normalise
     )

@@ -95,9 +95,15 @@ class Calibrator(ABC):
         values = (getattr(self, item.name) for item in fields(self) if item.metadata.get("fitted", True))
         return sum(int(np.size(value)) for value in values if isinstance(value, float | np.ndarray))
 
-    def save(self, path: Path | str) -> None:
-        """Write the calibrator as JSON, whole or not at all; :func:`load` reads it."""
-        text = json.dumps(self.to_dict(), allow_nan=False)
+    def save(self, path: Path | str, *, classes: Sequence[str] | None = None) -> None:
+        """Write the calibrator as JSON, whole or not at all; :func:`load` reads it.
+
+        Args:
+            path: The file.
+            classes: Names of the classes in the order of the fit, for ``macc apply`` to compare.
+        """
+        names = {} if classes is None else {"classes": list(classes)}
+        text = json.dumps({**self.to_dict(), **names}, allow_nan=False)
         with write_whole(Path(path)) as file:
             file.write(text.encode() + b"\n")
 
@@ -253,6 +259,11 @@ def load(path: Path | str) -> Calibrator:
         >>> posthoc.load(folder / "calibrator.json").temperature == fitted.temperature
         True
     """
+    return load_with_classes(path)[0]
+
+
+def load_with_classes(path: Path | str) -> tuple[Calibrator, list[str] | None]:
+    """The calibrator of a file, and the names of the classes it was fitted to where the file has them."""
     path = Path(path)
     try:
         if path.stat().st_size > _LARGEST_FILE:
@@ -268,9 +279,21 @@ def load(path: Path | str) -> Calibrator:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"{path} is not a calibrator: {reason}") from None
     try:
-        return from_dict(content)
+        calibrator = from_dict(content)
+        classes = content.get("classes")
+        if classes is not None and not _are_names(classes, calibrator.num_classes):
+            raise ValueError(f"'classes' must name its {calibrator.num_classes} classes")
     except ValueError as error:
         raise ValueError(f"{path} is not a calibrator: {error}") from None
+    return calibrator, classes
+
+
+def _are_names(classes: Any, num_classes: int) -> bool:
+    return (
+        isinstance(classes, list)
+        and len(classes) == num_classes
+        and all(isinstance(name, str) for name in classes)
+    )
 
 
 def from_dict(content: Any) -> Calibrator:
@@ -282,7 +305,7 @@ def from_dict(content: Any) -> Calibrator:
     if not isinstance(name, str) or name not in known:
         raise ValueError(f"no method is called {_short(name)}; there are {', '.join(known)}")
     names = {item.name for item in fields(known[name])}
-    given = set(content) - {"macc_calibrator", "method"}
+    given = set(content) - {"macc_calibrator", "method", "classes"}
     if given - names:
         raise ValueError(f"{name} has no field {_short(min(given - names))}")
     if names - given:

@@ -101,11 +101,7 @@ def repair(
     """
     if grid and method != "temperature":
         raise ValueError(f"--grid is of the method temperature, not of {method}")
-    if val.classes is not None and test.classes is not None and list(val.classes) != list(test.classes):
-        raise ValueError(
-            f"the classes are {_some(val.classes)} where the calibrator is fitted and {_some(test.classes)} where it is "
-            "applied; give both files the same columns in the same order"
-        )
+    check_classes(val.classes, test.classes)
     progress = on_progress or (lambda _: None)
     logits, labels = as_logits(val, normalise=normalise), val.labels
     choice = None
@@ -134,6 +130,15 @@ def repair(
     progress(1.0)
     same = np.array_equal(labels, test.labels) and np.array_equal(logits, given)
     return Repair(fitted, probs, test.labels, before, after, difference, choice, len(labels), same)
+
+
+def check_classes(fitted: Sequence[str] | None, applied: Sequence[str] | None) -> None:
+    """Refuse to apply a calibrator to other classes than it was fitted to, where the names of both are known."""
+    if fitted is not None and applied is not None and list(fitted) != list(applied):
+        raise ValueError(
+            f"the classes are {_some(fitted)} where the calibrator is fitted and {_some(applied)} where it is "
+            "applied; give both the same columns in the same order, for example with --class-columns"
+        )
 
 
 def _some(classes: Sequence[str]) -> str:
