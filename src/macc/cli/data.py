@@ -1,0 +1,80 @@
+"""``macc data``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from macc.cli.app import data_app, say
+from macc.cli.options import DataFolder, DataName, ImageSize, Verify
+
+
+@data_app.command("list")
+def data_list(data: DataFolder = None) -> None:
+    """Every data set: classes, sizes, whether it is here or how to get it, licence."""
+    from macc.data import _show
+
+    _show.terminal().print(_show.listing(data))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: DataName, data: DataFolder = None, verify: Verify = True, size: ImageSize = None
+) -> None:
+    """Download, check and unpack a set, or decode a folder of images, so that later starts are instant."""
+    from macc.data import _show
+
+    splits = _show.read(name, root=data, verify=verify, size=size)
+    say(_show.ready(name, splits, root=data, verify=verify))
+
+
+@data_app.command("show")
+def data_show(
+    name: DataName = "digits",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PNG", help="The contact sheet; SET-sheet.png if not given."),
+    ] = None,
+    data: DataFolder = None,
+    verify: Verify = True,
+    size: ImageSize = None,
+    subset: Annotated[int | None, typer.Option(metavar="N", help="Only N training samples.")] = None,
+    imbalance: Annotated[
+        float | None, typer.Option(metavar="FACTOR", help="Thin out the training classes to this imbalance.")
+    ] = None,
+    label_noise: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Make this share of the training labels wrong.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the three options above.")] = 0,
+) -> None:
+    """Print class counts and the imbalance factor, and draw a contact sheet of the images."""
+    from macc.data import _show
+
+    splits = _show.read(name, root=data, verify=verify, size=size)
+    splits = splits if subset is None else splits.subset(train=subset, seed=seed)
+    splits = splits if imbalance is None else splits.make_imbalanced(imbalance, seed=seed)
+    splits = splits if label_noise is None else splits.with_label_noise(label_noise, seed=seed)
+    _show.terminal().print(_show.description(splits))
+    say(_show.sheet(splits, output))
+
+
+@data_app.command("corrupt")
+def data_corrupt(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, cifar100 or tiny_imagenet.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CORRUPTION", help="Only this one; may be given several times."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Write NAME_c_regen there; else where the data are."
+        ),
+    ] = None,
+    data: DataFolder = None,
+    verify: Verify = True,
+) -> None:
+    """Write the test images under 19 corruptions; stopped, the same command goes on."""
+    from macc.data import regenerated
+
+    say(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))

@@ -1,0 +1,173 @@
+"""``macc run``."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from macc.experiments import Estimate
+from macc.cli.app import app, say
+from macc.cli.options import Verify
+
+
+@app.command()
+def run(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="An experiment of `macc run list`, a YAML file, or `list`; `demo` needs no data."
+        ),
+    ],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Only this of its data sets; can be given several times.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), cpu (about an hour a data set) or full (the paper).")
+    ] = "full",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, in place of the file's.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that train; as many as cores, at most 8, one on an accelerator."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Database for grids, e.g. postgresql://…, else $MACC_STORAGE, else an SQLite file."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of run folders, shared by all experiments.")] = Path(
+        "runs"
+    ),
+    data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    verify: Verify = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many trainings it takes and how long.")
+    ] = False,
+    form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
+) -> None:
+    """Run an experiment and print its comparison; started again, it goes on."""
+    import time
+
+    from macc import experiments, paper, training
+    from macc.experiments.running import folder_of
+    from macc.experiments.tables import check_format
+
+    chosen = check_format(form)
+    if name == "list":
+        say(_list_of_experiments())
+        return
+    experiment = experiments.load(name, scale=scale, seeds=seeds, datasets=dataset or [])
+    if dry_run:
+        say(_estimate_text(experiments.estimate(experiment, out=out, root=data, verify=verify)))
+        return
+    began = time.monotonic()
+    try:
+        if experiment.kind == "timing":
+            result = paper.time_epochs(experiment, out=out, root=data, verify=verify, show=True)
+        else:
+            result = experiments.run(
+                experiment,
+                workers=workers,
+                storage=storage or os.environ.get("MACC_STORAGE"),
+                out=out,
+                root=data,
+                verify=verify,
+                published=paper.value,
+                show=True,
+            )
+    except training.Interrupted as stopped:
+        typer.echo(f"macc: {stopped}", err=True)
+        raise typer.Exit(128 + stopped.number) from None
+    seconds = time.monotonic() - began
+    folder = folder_of(experiment, out)
+    made = _reported(folder, data)
+    text = experiments.render(result, chosen)
+    if chosen == "text":
+        text += f"\n\n{_end_of_experiment(folder, seconds, made, experiment.next)}"
+    say(text)
+
+
+def _list_of_experiments() -> str:
+    """Every experiment that comes with macc on two lines."""
+    from shutil import get_terminal_size
+
+    from macc import experiments
+
+    rows = []
+    for name in experiments.names():
+        found = experiments.load(name)
+        rows.append((name, found.title, ", ".join(dataset.name for dataset in found.datasets)))
+    width = max(len(row[0]) for row in rows)
+    columns = get_terminal_size((120, 24)).columns
+    lines = []
+    for name, title, sets in rows:
+        lines.append(f"{name.ljust(width)}  {title}")
+        lines.append(f"{' ' * width}  {sets}"[:columns])
+    return "\n".join([*lines, "", "or a YAML file of your own: docs/experiments.md"])
+
+
+def _estimate_text(found: "Estimate") -> str:
+    """What an experiment would take, data set by data set."""
+    from macc.training.progress import duration
+
+    experiment, here, missing = found.experiment, found.here, found.missing
+    lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
+    left_out = [f"  {text}" for text in found.left_out]
+    done = sum(share.done for share in here)
+    if found.complete:
+        return "\n".join([*lines, *left_out, f"all is done: {_many(done, 'training')}"])
+    for share in here:
+        each = share.seconds or 0.0
+        lines.append(
+            f"  {share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')}, "
+            f"{share.done} done; an epoch takes about {f'{each:.2g} s' if each < 10 else duration(each)}, "
+            f"what is left about {duration(share.seconds_left)}"
+        )
+    for share in missing:
+        size = "an unknown number of" if share.samples is None else f"{share.samples:,}".replace(",", " ")
+        lines.append(
+            f"  {share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')} of "
+            f"{size} training samples; how long is unknown, because its files are missing"
+        )
+    lines += left_out
+    took = "how long is unknown without data"
+    if here:
+        took = f"about {duration(sum(share.seconds_left for share in here))} by one worker"
+        took += f" without {_many(len(missing), 'missing data set')}" if missing else ""
+        took += " (from an epoch of each recipe, timed; validation and tests make it longer, simpler losses shorter)"
+    count = sum(share.trainings for share in (*here, *missing))
+    return "\n".join([*lines, f"at most {_many(count, 'training')}, {done} done; {took}"])
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def _reported(folder: Path, root: Path | None) -> list[str]:
+    """Write the report of an experiment and its figure; the lines that say where they are, or why there are none."""
+    from macc import paper
+    from macc.report import experiment, page
+
+    try:
+        report, *figure = experiment.write(folder, root=root, draw=paper.draw)
+    except ValueError as error:
+        return [f"no report: {error}"]
+    lines = [f"  {path.name.ljust(12)}  the figure" for path in figure]
+    return [*lines, page.how_to_open(report)]
+
+
+def _end_of_experiment(folder: Path, seconds: float, made: list[str], next_steps: list[str]) -> str:
+    """Where the files are, and what to do next."""
+    from macc.training.progress import duration
+
+    lines = [
+        f"{duration(seconds)}; files in {folder}",
+        "  result.json   every value of every seed, tests and runs; `macc.experiments.load_result` reads it",
+        "  table.md, table.tex, table.csv",
+        *made,
+    ]
+    if next_steps:
+        lines += ["", "Next", *(f"  {step}" for step in next_steps)]
+    return "\n".join(lines)

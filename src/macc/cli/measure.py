@@ -1,0 +1,296 @@
+"""``macc evaluate``, ``merge``, ``check`` and ``compare``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+import macc
+from macc.cli.app import app, say
+from macc.cli.options import (
+    Bins,
+    Confidence,
+    File,
+    Json,
+    Labels,
+    MaxRows,
+    Metrics,
+    Normalise,
+    Positive,
+    Reading,
+    Resamples,
+    also_write,
+    listed,
+    open_file,
+    progress,
+    reads_predictions,
+)
+
+
+@app.command()
+@reads_predictions
+def evaluate(
+    reading: Reading,
+    file: File,
+    labels: Labels = None,
+    normalise: Normalise = False,
+    positive: Positive = None,
+    metrics: Metrics = None,
+    bins: Bins = 15,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 1000,
+    json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw a reliability diagram (.png, .pdf, .svg).", show_default=False)
+    ] = None,
+    max_rows_in_memory: MaxRows = 5_000_000,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Also write what `macc merge` needs to put parts together.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure how calibrated predictions are, every number with an interval.
+
+    An .npz has the keys `labels` and `probs` or `logits`; with `mean` and `variance`, as `macc predict --moments` writes, the
+    report says how well certainty ranks right above wrong predictions. A .csv or .parquet has the column `label` and one for
+    each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
+    """
+    from macc.io.writing import check_outputs, write_whole
+
+    check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels])
+    if plot is not None:
+        kind = plot.suffix.lower().removeprefix(".")
+        if kind not in ("png", "pdf", "svg"):
+            raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
+    source = open_file(file, labels, {**reading, "positive": positive})
+    wanted = listed(metrics)
+    with progress("measuring") as on_progress:
+        if state is not None or source.num_rows > max_rows_in_memory:
+            from macc.metrics._partial import check_streamed, stream
+
+            check_streamed(wanted, source.num_classes)
+            sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
+            report = sums.report(confidence=confidence, metrics=wanted, resamples=resamples)
+            if state is not None:
+                sums.save(state)
+        else:
+            from macc.metrics._sources import read_variance
+
+            loaded = source.load(normalise=normalise)
+            report = macc.evaluate(
+                loaded.scores,
+                loaded.labels,
+                variance=read_variance(file, loaded),
+                metrics=wanted,
+                classes=loaded.classes,
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                resamples=resamples,
+                from_logits=loaded.from_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
+    also_write(json, report)
+    if plot is not None:
+        from macc.report.figures import reliability_diagram
+
+        figure = reliability_diagram(report)
+        with write_whole(plot) as output:
+            figure.savefig(output, format=kind, dpi=150)
+    say(str(report))
+
+
+@app.command()
+def merge(
+    states: Annotated[list[Path], typer.Argument(help="What `macc evaluate --state` wrote.")],
+    confidence: Confidence = 0.95,
+    json: Json = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Also write the merged state.", show_default=False)
+    ] = None,
+) -> None:
+    """Put the parts of one data set together that were evaluated apart, on any machines."""
+    from macc.io.writing import check_outputs
+    from macc.metrics._partial import merged
+
+    check_outputs({"--json": json, "--state": state}, states)
+    sums = merged(states)
+    report = sums.report(confidence=confidence)
+    if state is not None:
+        sums.save(state)
+    also_write(json, report)
+    say(str(report))
+
+
+class _WithLimits(TyperCommand):
+    """``check``, whose options ``--max-NAME`` are as many as there are metrics to limit.
+
+    They are found when the command is called, so that help needs no torch.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the limits out of the arguments."""
+        limits, others = {}, []
+        left = list(args)
+        while left:
+            option, sign, text = left.pop(0).partition("=")
+            if not option.startswith("--max-") or option == "--max-rows-in-memory":
+                others.append(option + sign + text)
+            elif sign or left:
+                limits[option] = text if sign else left.pop(0)
+            else:
+                raise ValueError(f"{option} needs a number, such as {option} 0.02")
+        ctx.meta["limits"] = limits
+        return super().parse_args(ctx, others)
+
+
+def _limits(given: dict[str, str]) -> dict[str, float]:
+    """The limit on each metric that ``--max-NAME`` names."""
+    from macc.metrics._limits import limitable
+    from macc.words import did_you_mean
+
+    known = {f"--max-{name.replace('_', '-')}": name for name in limitable()}
+    found = {}
+    for option, text in given.items():
+        if option not in known:
+            raise ValueError(f"macc check has no option {option}; {did_you_mean(option, known)}")
+        try:
+            found[known[option]] = float(text)
+        except ValueError:
+            raise ValueError(f"{option} needs a number, got {text!r}") from None
+        if not found[known[option]] > 0:
+            raise ValueError(f"{option} must be above 0, got {text}")
+    if not found:
+        raise ValueError("give at least one limit to check, such as --max-ece 0.02")
+    return found
+
+
+@app.command(cls=_WithLimits)
+@reads_predictions
+def check(
+    reading: Reading,
+    context: typer.Context,
+    file: File,
+    labels: Labels = None,
+    confidence: Confidence = 0.95,
+    normalise: Normalise = False,
+    positive: Positive = None,
+    bins: Bins = 15,
+    max_rows_in_memory: MaxRows = 5_000_000,
+) -> None:
+    """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
+
+    Give at least one limit: --max-ece 0.02, --max-sce, --max-mce, --max-smooth-ece, --max-nll, --max-brier, or
+    --max-NAME of any other metric of which less is better. A limit on an error is a share: 0.02 is 2 %.
+
+    Made for pipelines: the last line says why. With two classes the ECE, MCE and smooth ECE of the positive class
+    are checked, because the errors of the two classes can cancel in those of the predicted one, which
+    --max-top-label-ece limits.
+    """
+    from macc.metrics._limits import broken_limits, kept_limits, limited
+
+    asked = _limits(context.meta["limits"])
+    source = open_file(file, labels, {**reading, "positive": positive})
+    limits: dict[str, float] = {}
+    for name, limit in asked.items():
+        metric = limited(name, source.num_classes)
+        limits[metric] = min(limit, limits.get(metric, limit))
+    with progress("measuring") as on_progress:
+        if source.num_rows > max_rows_in_memory:
+            from macc.metrics._partial import check_streamed, stream
+
+            check_streamed(list(limits), source.num_classes)
+            sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
+            report = sums.report(confidence=confidence, metrics=list(limits))
+        else:
+            loaded = source.load(normalise=normalise)
+            report = macc.evaluate(
+                loaded.scores,
+                loaded.labels,
+                metrics=limits,
+                classes=loaded.classes,
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                from_logits=loaded.from_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
+    for line in kept_limits(report, limits):
+        say(line)
+    broken = broken_limits(report, limits)
+    if broken:
+        say("; ".join(broken))
+        raise typer.Exit(1)
+
+
+@app.command()
+@reads_predictions
+def compare(
+    reading: Reading,
+    a: Annotated[
+        Path, typer.Argument(help="Predictions of model A: .npz, .npy, .csv or .parquet.", show_default=False)
+    ],
+    b: Annotated[
+        Path, typer.Argument(help="Predictions of model B on the same samples.", show_default=False)
+    ],
+    labels: Labels = None,
+    normalise: Normalise = False,
+    positive: Positive = None,
+    metrics: Metrics = None,
+    bins: Bins = 15,
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 1000,
+    json: Json = None,
+    max_rows_in_memory: MaxRows = 5_000_000,
+) -> None:
+    """Show the difference of each metric between two models on the same samples, with paired intervals."""
+    from macc.io.writing import check_outputs
+    from macc.metrics import compare as difference
+    from macc.metrics._sources import check_same_files, check_same_samples
+
+    check_outputs({"--json": json}, [a, b, labels])
+    # Only an .npy needs labels of its own; the other file may hold them.
+    arrays = [file.suffix.lower() == ".npy" for file in (a, b)]
+    reading |= {"positive": positive, "beside": [a, b]}
+    sources = [
+        open_file(file, labels if array or not any(arrays) else None, reading)
+        for file, array in zip((a, b), arrays, strict=True)
+    ]
+    with progress("comparing") as on_progress:
+        if max(source.num_rows for source in sources) > max_rows_in_memory:
+            from macc.metrics._partial import stream_comparison
+
+            result = stream_comparison(
+                *sources,
+                metrics=listed(metrics),
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                resamples=resamples,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
+        else:
+            check_same_files(*sources)
+            one, two = (source.load(normalise=normalise) for source in sources)
+            check_same_samples(sources[0], one, sources[1], two)
+            both_logits = one.from_logits and two.from_logits
+            scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
+            result = difference(
+                *scores,
+                one.labels,
+                classes=one.classes or two.classes,
+                metrics=listed(metrics),
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                resamples=resamples,
+                from_logits=both_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
+    also_write(json, result)
+    say(f"A  {a}\nB  {b}\n\n{result}")

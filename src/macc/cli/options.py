@@ -1,0 +1,206 @@
+"""Options that several commands share, and what they do with them: open files, show progress, write numbers."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from macc.metrics import Comparison, Report
+    from macc.metrics._files import Loaded
+    from macc.metrics._sources import Source
+
+
+Verify = Annotated[
+    bool, typer.Option(help="Compare files with their published checksums before opening them.")
+]
+
+
+DataName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A set of `macc data list`, arrays:PATH or folder:PATH.")
+]
+
+
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FOLDER", help="Where data files are; $MACC_DATA if not given."),
+]
+
+
+ImageSize = Annotated[
+    int | None, typer.Option(metavar="PIXELS", help="For folder:PATH: bring images to this height and width.")
+]
+
+
+File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]
+
+
+Labels = Annotated[
+    Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
+]
+
+
+Reading: TypeAlias = dict[str, Any]
+
+
+def how_to_read(
+    logits: Annotated[
+        bool, typer.Option("--logits", help="The scores of an .npy, .csv or .parquet are logits.")
+    ] = False,
+    label_column: Annotated[str, typer.Option(help="The column of labels in a .csv or .parquet.")] = "label",
+    class_columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="The columns of the classes, in their order; 'p_*' works too. All that are left if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Columns that are not classes.", show_default=False),
+    ] = None,
+    labels_are: Annotated[
+        str | None,
+        typer.Option(
+            metavar="names|indices",
+            help="What labels mean where columns are called 1, 2, 3 and both could be.",
+            show_default=False,
+        ),
+    ] = None,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out samples whose label is empty, NaN or null.")
+    ] = False,
+) -> Reading:
+    """The options of every command that reads files of predictions, as those of ``open_source``."""
+    return {
+        "logits": logits,
+        "label_column": label_column,
+        "class_columns": class_columns or (),
+        "ignore": ignore or (),
+        "labels_are": labels_are,
+        "drop_missing": drop_missing,
+    }
+
+
+def reads_predictions(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of ``how_to_read``, which reach it as the one argument ``reading``."""
+    options = inspect.signature(how_to_read).parameters
+    own = inspect.signature(command)
+    kept = [parameter for name, parameter in own.parameters.items() if name != "reading"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        reading = how_to_read(**{name: given.pop(name) for name in options})
+        command(reading=reading, **given)
+
+    vars(run)["__signature__"] = own.replace(parameters=[*kept, *options.values()])
+    run.__annotations__ = {
+        name: parameter.annotation for name, parameter in own.parameters.items() if name != "reading"
+    } | {name: parameter.annotation for name, parameter in options.items()}
+    return run
+
+
+Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
+
+
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The positive class of two: its name, or 0 or 1; class 1 if not given.",
+        show_default=False,
+    ),
+]
+
+
+Bins = Annotated[int, typer.Option(help="Number of bins.")]
+
+
+Confidence = Annotated[float, typer.Option(help="Level of the intervals.")]
+
+
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Only these metrics, with commas between them or given several times: accuracy,nll,ece.",
+        show_default=False,
+    ),
+]
+
+
+Resamples = Annotated[
+    int, typer.Option(help="Number of resamples, at least 100: fewer are faster, more are smoother.")
+]
+
+
+MaxRows = Annotated[
+    int,
+    typer.Option(metavar="N", help="A .csv or .parquet of more rows is read in batches, in constant memory."),
+]
+
+
+Json = Annotated[Path | None, typer.Option(help="Also write the numbers to this file.", show_default=False)]
+
+
+LabelsOfAll = Annotated[
+    Path | None,
+    typer.Option("--labels", metavar="LABELS.npy", help="Labels of every .npy.", show_default=False),
+]
+
+
+def listed(names: list[str] | None) -> list[str] | None:
+    """Names given several times, or with commas between them."""
+    return None if names is None else [name.strip() for words in names for name in words.split(",")]
+
+
+def also_write(path: Path | None, result: "Report | Comparison") -> None:
+    """Write the numbers of a result as JSON, if a file for them was named."""
+    from macc.io.writing import write_whole
+
+    if path is not None:
+        with write_whole(path) as output:
+            output.write(result.to_json().encode() + b"\n")
+
+
+def load_file(file: Path, labels: Path | None, reading: Reading, normalise: bool) -> "Loaded":
+    """Everything in a file of predictions."""
+    return open_file(file, labels, reading).load(normalise=normalise)
+
+
+def open_file(file: Path, labels: Path | None, reading: Reading) -> "Source":
+    """A file of predictions, opened and not read yet."""
+    from macc.metrics._sources import open_source
+
+    return open_source(file, labels, **reading)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, once the work has lasted a second, gone when it is done."""
+    import time
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True)
+    task = bar.add_task(what, total=1.0)
+    began = time.monotonic()
+
+    def on_progress(share: float) -> None:
+        bar.update(task, completed=share)
+        if console.is_terminal and not bar.live.is_started and time.monotonic() - began > 1:
+            bar.start()
+
+    try:
+        yield on_progress
+    finally:
+        # Stopping a bar that never showed would print an empty line.
+        if bar.live.is_started:
+            bar.stop()

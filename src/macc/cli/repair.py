@@ -1,0 +1,225 @@
+"""``macc calibrate``, ``apply`` and ``threshold``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from macc.cli.app import app, say
+from macc.cli.options import (
+    Bins,
+    Confidence,
+    File,
+    Json,
+    Labels,
+    Normalise,
+    Positive,
+    Reading,
+    load_file,
+    open_file,
+    progress,
+    reads_predictions,
+)
+
+
+@app.command()
+@reads_predictions
+def calibrate(
+    reading: Reading,
+    fit: Annotated[
+        list[Path],
+        typer.Option(
+            "--fit",
+            metavar="VAL",
+            help="Predictions to fit to; given several times they are pooled, a folder means its .npz files.",
+            show_default=False,
+        ),
+    ],
+    apply: Annotated[
+        Path, typer.Option("--apply", metavar="TEST", help="Predictions to repair.", show_default=False)
+    ],
+    fit_labels: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="LABELS.npy", help="Labels of each .npy of --fit, in order.", show_default=False
+        ),
+    ] = None,
+    apply_labels: Annotated[
+        Path | None,
+        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --apply.", show_default=False),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="temperature, vector-scaling, …, or auto: the best of all on VAL.")
+    ] = "temperature",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="The .npz, .csv or .parquet to write; TEST-calibrated.npz if not given.",
+        ),
+    ] = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Temperatures 0.1 … 10.0 only, as in the paper.")
+    ] = False,
+    normalise: Normalise = False,
+    positive: Positive = None,
+    bins: Bins = 15,
+    confidence: Confidence = 0.95,
+    json: Json = None,
+) -> None:
+    """Repair confidence without training: fit on VAL, apply to TEST, show before and after.
+
+    Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
+    """
+    from macc.io.writing import check_outputs
+    from macc.metrics._files import write_json
+    from macc.posthoc._applying import check_kind, write_calibrated
+    from macc.posthoc._repair import files_of, pooled, repair
+
+    output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
+    check_kind(output)
+    calibrator = output.with_suffix(".json")
+    files = files_of(fit)
+    check_outputs(
+        {"-o": output, "the calibrator of -o": calibrator, "--json": json},
+        [*files, *(fit_labels or ()), apply, apply_labels],
+    )
+    labelled = iter(fit_labels or ())
+    reading |= {"positive": positive, "beside": [*files, apply]}
+    val = pooled(
+        files,
+        [
+            load_file(
+                file, next(labelled, None) if file.suffix.lower() == ".npy" else None, reading, normalise
+            )
+            for file in files
+        ],
+    )
+    if next(labelled, None) is not None:
+        raise ValueError(
+            "there are more --fit-labels than .npy files to fit to; give one for each, in their order"
+        )
+    test = load_file(apply, apply_labels, reading, normalise)
+    with progress("calibrating") as on_progress:
+        result = repair(
+            val,
+            test,
+            method=method,
+            grid=grid,
+            normalise=normalise,
+            positive=positive,
+            bins=bins,
+            confidence=confidence,
+            on_progress=on_progress,
+        )
+    rows = open_file(apply, apply_labels, {**reading, "labelled": False})
+    write_calibrated(
+        result.calibrator, rows, output, label_column=reading["label_column"], normalise=normalise
+    )
+    result.calibrator.save(calibrator, classes=val.classes)
+    if json is not None:
+        write_json(json, result.to_dict())
+    say(f"{result}\n\n{output}\n{calibrator}")
+
+
+@app.command("apply")
+@reads_predictions
+def apply_calibrator(
+    reading: Reading,
+    calibrator: Annotated[
+        Path, typer.Argument(help="A calibrator that `macc calibrate` wrote (.json).", show_default=False)
+    ],
+    file: File,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="The .npz, .csv or .parquet to write.",
+            show_default=False,
+        ),
+    ],
+    labels: Labels = None,
+    normalise: Normalise = False,
+) -> None:
+    """Repair the confidence of more predictions, with or without labels, by a calibrator fitted before.
+
+    Classes have to stand in the order of the fit, which is checked where both files name them. Columns keep their
+    names; labels, names of samples and other columns come along.
+    """
+    from macc.io.writing import check_outputs
+    from macc.metrics._tables import thousands
+    from macc.posthoc._applying import check_kind, write_calibrated
+    from macc.posthoc._base import load_with_classes
+    from macc.posthoc._repair import check_classes, described
+
+    check_kind(output)
+    check_outputs({"-o": output}, [calibrator, file, labels])
+    fitted, classes = load_with_classes(calibrator)
+    source = open_file(file, labels, {**reading, "labelled": False})
+    check_classes(classes, source.classes)
+    count = write_calibrated(
+        fitted, source, output, label_column=reading["label_column"], normalise=normalise
+    )
+    typer.echo(f"{described(fitted)}, applied to {thousands(count)} samples\n\n{output}")
+
+
+@app.command()
+@reads_predictions
+def threshold(
+    reading: Reading,
+    file: File,
+    labels: Labels = None,
+    risk: Annotated[
+        float, typer.Option(help="Share of accepted predictions that may be wrong: 0.02 is 2 %.")
+    ] = 0.02,
+    confidence: Annotated[float, typer.Option(help="Chance with which the risk has to be kept.")] = 0.95,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="TEST", help="See whether it holds on these.")
+    ] = None,
+    check_labels: Annotated[
+        Path | None,
+        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --check.", show_default=False),
+    ] = None,
+    normalise: Normalise = False,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The label whose probability a single column has.", show_default=False
+        ),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Find the confidence from which on predictions can be accepted, the rest being handed to a person.
+
+    Exits 1 when there is none, or when it does not hold on TEST.
+    """
+    from macc import posthoc
+    from macc.io.writing import check_outputs
+    from macc.metrics._files import write_json
+
+    check_outputs({"--json": json}, [file, labels, check, check_labels])
+    reading |= {"positive": positive, "beside": [file] if check is None else [file, check]}
+    val = load_file(file, labels, reading, normalise)
+    test = None if check is None else load_file(check, check_labels, reading, normalise)
+    found = posthoc.threshold(
+        val.scores,
+        val.labels,
+        risk=risk,
+        confidence=confidence,
+        from_logits=val.from_logits,
+        normalise=normalise,
+    )
+    seen = None
+    if test is not None and found.threshold is not None:
+        seen = posthoc.check(
+            found, test.scores, test.labels, from_logits=test.from_logits, normalise=normalise
+        )
+    if json is not None:
+        write_json(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
+    say(str(found) if seen is None else f"{found}\n{check}: {seen}")
+    if found.threshold is None or (seen is not None and not seen.held):
+        raise typer.Exit(1)
