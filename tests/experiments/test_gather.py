@@ -1,6 +1,7 @@
 """What is measured of finished runs: cells over seeds, averages, fronts."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -155,6 +156,57 @@ class TestCells:
             ("Mean", "test", "val_accuracy"),
             ("Mean", "test", "val_nll"),
         ]
+
+
+class TestOnce:
+    """What is costly is done once for each prediction file."""
+
+    @pytest.fixture
+    def counted(self, tmp_path, monkeypatch):
+        ledger = made_up(
+            tmp_path,
+            seeds=1,
+            tests={
+                "test": "test",
+                "again": "test",
+                "noise": ["own/noise-1", "own/noise-2"],
+                "one": "own/noise-1",
+            },
+            methods=["CrossEntropy", "Brier", {"name": "TS", "of": "Brier", "posthoc": "temperature"}],
+        )
+        for title in ("CrossEntropy", "Brier"):
+            parts = ("val", "test", "digits/noise-1", "digits/noise-2")
+            train(ledger, jobs_of(ledger, title)[0], parts=parts)
+        calls = Counter()
+
+        def counting(name):
+            function = getattr(measure, name)
+
+            def call(*arguments, **options):
+                calls[name] += 1
+                return function(*arguments, **options)
+
+            monkeypatch.setattr(measure, name, call)
+
+        counting("read")
+        counting("sampled_means")
+        return ledger, calls
+
+    def test_a_file_is_read_and_resampled_once(self, counted):
+        ledger, calls = counted
+        gather(ledger)
+
+        assert calls["read"] == 2 * 3  # of two runs; temperature scaling shares them
+        assert calls["sampled_means"] == 3 * 3
+
+    def test_where_memory_is_short_files_are_read_again(self, counted, monkeypatch):
+        ledger, calls = counted
+        whole = gather(ledger)
+        once = calls["read"]
+        monkeypatch.setattr(measure, "KEPT_BYTES", 1)
+
+        assert gather(ledger).cells == whole.cells
+        assert calls["read"] - once > once
 
 
 class TestFronts:

@@ -89,6 +89,7 @@ class Predictions:
     def __init__(self) -> None:
         self._measured: dict[tuple[object, ...], Measured] = {}
         self._files: dict[tuple[Path, str], Logits] = {}
+        self._bytes = 0
 
     def of(self, method: Method, runs: Sequence[Run], name: str) -> Measured:
         """What a method makes of one prediction file: of its first run, or as an ensemble of all of them."""
@@ -125,9 +126,10 @@ class Predictions:
     def _read(self, path: Path, name: str) -> Logits:
         """The predictions of a run folder; what was read first goes first where memory is short."""
         if (path, name) not in self._files:
-            self._files[path, name] = read(path, name)
-            while len(self._files) > 1 and sum(map(size_of, self._files.values())) > KEPT_BYTES:
-                del self._files[next(iter(self._files))]
+            found = self._files[path, name] = read(path, name)
+            self._bytes += size_of(found)
+            while len(self._files) > 1 and self._bytes > KEPT_BYTES:
+                self._bytes -= size_of(self._files.pop(next(iter(self._files))))
         return self._files[path, name]
 
     def _after(self, method: Method, runs: Sequence[Run], name: str) -> Logits:
