@@ -1,6 +1,7 @@
 """How the package is put together: what imports what, and what may be broken around it."""
 
 import ast
+import importlib
 import itertools
 import re
 import subprocess
@@ -152,3 +153,19 @@ def test_no_docstring_of_an_attribute_reads_as_a_type():
     ]
 
     assert found == [], "say it without a colon in the first line"
+
+
+def test_what_the_architecture_page_names_is_there():
+    page = SOURCE.parents[1] / "docs" / "architecture.md"
+    if not page.is_file():
+        pytest.skip("the documents are not beside an installed package")
+    names = re.findall(r"`((?:cli|data|metrics|training)\.\w[\w.]*)`", page.read_text())
+
+    assert len(names) >= 10
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        found = importlib.import_module(f"macc.{module}")
+        assert hasattr(found, attribute), name
+    parts = re.findall(r"^  (\w+)(?:/|\.py) ", page.read_text(), re.MULTILINE)
+    there = {path.name.removesuffix(".py") for path in SOURCE.iterdir() if not path.name.startswith("_")}
+    assert set(parts) == there - {"py.typed", "__pycache__"}
