@@ -14,7 +14,7 @@ from macc.data import MissingFilesError, Splits
 from macc.experiments.spec import DataSet, Experiment
 from macc.training import loading as recipes
 from macc.training.building import splits_for
-from macc.training.recipe import Recipe
+from macc.training.recipe import Recipe, Subset
 from macc.words import slug
 
 OWN_RECIPE = "embeddings"
@@ -66,7 +66,7 @@ class Catalog:
         self.left_out: list[str] = []
         self._splits: tuple[str, Splits] | None = None
         self._shifts: dict[str, list[str]] = {}
-        self._digests: dict[tuple[str, str], str] = {}
+        self._digests: dict[tuple[str, Subset], str] = {}
         for spec in experiment.datasets:
             with self.named(spec.name):
                 found = self._first(spec)
@@ -227,7 +227,7 @@ class Catalog:
 
     def digest(self, dataset: LocalDataSet, recipe: Recipe) -> str:
         """The hash of what a recipe takes of a data set."""
-        key = (dataset.name, recipe.subset.model_dump_json())
+        key = (dataset.name, recipe.subset)
         if key not in self._digests:
             self._digests[key] = splits_for(recipe, self.splits(dataset), self.root).digest()
         return self._digests[key]

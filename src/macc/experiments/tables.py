@@ -197,9 +197,6 @@ def _remarks(result: Result) -> list[str]:
     return [*result.notes, *(f"Left out: {text}" for text in result.left_out)]
 
 
-# Formats
-
-
 def _text(result: Result) -> str:
     parts = [caption(result)]
     for sheet in sheets(result):
