@@ -247,7 +247,7 @@ def test_the_train_command_says_what_it_did(tmp_path):
     assert lines[0] == "digits, small_cnn (scale: smoke): CrossEntropy; no MC-dropout head"
     assert lines[1].startswith("1295 samples to train, 143 to validate, 359 to test; 1 epochs on ")
     assert lines[2].startswith("epoch 1/1  CrossEntropy ")
-    assert "val acc " in lines[2]
+    assert "val accuracy " in lines[2]
     assert "ECE " in lines[2]
     assert "0 s left" in lines[2]
     assert "accuracy %" in result.out

@@ -65,7 +65,8 @@ def comparison(key: str, caption: str, reports: Mapping[str, Report]) -> Table:
     first = next(iter(reports.values()))
     for name in first.metrics:
         metric = registry()[name]
-        if metric.prominence > 2:
+        # Of two classes the table has the ECE of the positive one more, and no room for its other errors.
+        if metric.prominence > (1 if metric.of == "two classes" else 2):
             continue
         columns.append(Column(metric.title(two_classes=first.positive is not None).strip(), metric.better))
         found = [report[name] for report in reports.values()]

@@ -160,7 +160,7 @@ def row_text(row: Mapping[str, Any]) -> str:
         f"{metric.short or metric.label} {metric.unit.scale * row[f'val/{name}']:.{metric.unit.digits}f} {metric.unit.symbol}"
         for name, metric in headline().items()
     ]
-    return "  ".join([*terms, "| val", *map(str.rstrip, found)])
+    return "  ".join([*terms, f"| val {'  '.join(map(str.rstrip, found))}"])
 
 
 def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
