@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from macc.experiments import Estimate
+    from macc.experiments.estimates import Share
 from macc.cli.app import app, say
 from macc.cli.options import Verify
 
@@ -118,27 +119,35 @@ def _estimate_text(found: "Estimate") -> str:
     done = sum(share.done for share in here)
     if found.complete:
         return "\n".join([*lines, *left_out, f"all is done: {_many(done, 'training')}"])
-    for share in here:
-        each = share.seconds or 0.0
-        lines.append(
-            f"  {share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')}, "
-            f"{share.done} done; an epoch takes about {f'{each:.2g} s' if each < 10 else duration(each)}, "
-            f"what is left about {duration(share.seconds_left)}"
-        )
-    for share in missing:
-        size = "an unknown number of" if share.samples is None else f"{share.samples:,}".replace(",", " ")
-        lines.append(
-            f"  {share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')} of "
-            f"{size} training samples; how long is unknown, because its files are missing"
-        )
+    for share in (*here, *missing):
+        lines.append(f"  {_share_text(share, missing=share in missing)}")
     lines += left_out
-    took = "how long is unknown without data"
-    if here:
-        took = f"about {duration(sum(share.seconds_left for share in here))} by one worker"
-        took += f" without {_many(len(missing), 'missing data set')}" if missing else ""
+    timed = [share for share in (*here, *missing) if share.seconds is not None]
+    took = "how long is unknown"
+    if timed:
+        took = f"about {duration(sum(share.seconds_left for share in timed))} by one worker"
+        rest = len(here) + len(missing) - len(timed)
+        took += f" without {_many(rest, 'data set')} whose time is unknown" if rest else ""
         took += " (from an epoch of each recipe, timed; validation and tests make it longer, simpler losses shorter)"
     count = sum(share.trainings for share in (*here, *missing))
     return "\n".join([*lines, f"at most {_many(count, 'training')}, {done} done; {took}"])
+
+
+def _share_text(share: "Share", *, missing: bool) -> str:
+    """What one data set takes."""
+    from macc.training.progress import duration
+
+    text = f"{share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')}"
+    if missing:
+        size = "an unknown number of" if share.samples is None else f"{share.samples:,}".replace(",", " ")
+        text += f" of {size} training samples; its files are missing"
+    else:
+        text += f", {share.done} done"
+    if share.seconds is None:
+        return f"{text}; how long is unknown" if missing else text
+    each = f"{share.seconds:.2g} s" if share.seconds < 10 else duration(share.seconds)
+    timed = "an epoch, timed on noise of its shape, takes" if missing else "an epoch takes"
+    return f"{text}; {timed} about {each}, what is left about {duration(share.seconds_left)}"
 
 
 def _many(count: int, word: str) -> str:

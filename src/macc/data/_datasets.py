@@ -26,6 +26,7 @@ class Dataset(Generic[P]):
         sources: The files it is read from; ``None`` where there are none to find.
         needs_path: Whether it is a user's own file or folder: ``name:PATH``.
         levels: Whether it has test sets under shift of several levels.
+        shape: Shape of one input, where it is fixed.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Dataset(Generic[P]):
         sources: Sources | Copies | None,
         needs_path: bool,
         levels: bool,
+        shape: tuple[int, ...] | None,
     ) -> None:
         update_wrapper(self, read)
         self.name = read.__name__
@@ -52,6 +54,7 @@ class Dataset(Generic[P]):
         self.sources = sources
         self.needs_path = needs_path
         self.levels = levels
+        self.shape = shape
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Splits:
         """Read it."""
@@ -71,6 +74,7 @@ def dataset(
     sources: Sources | Copies | None = None,
     needs_path: bool = False,
     levels: bool = False,
+    shape: tuple[int, ...] | None = None,
 ) -> Callable[[Callable[P, Splits]], Dataset[P]]:
     """Describe the function below as a data set; see :class:`Dataset`."""
 
@@ -85,6 +89,7 @@ def dataset(
             sources=sources,
             needs_path=needs_path,
             levels=levels,
+            shape=shape,
         )
 
     return describe

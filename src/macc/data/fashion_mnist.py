@@ -59,6 +59,7 @@ CLASSES = (
     summary="articles of clothing, 28 × 28, grey",
     kind="image",
     num_classes=10,
+    shape=(1, 28, 28),
     sizes=SIZES,
     licence="MIT",
     sources=SOURCES,

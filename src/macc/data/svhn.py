@@ -38,6 +38,7 @@ MOST_PACKED = 1100
     summary="house numbers, 32 × 32, colour",
     kind="image",
     num_classes=10,
+    shape=(3, 32, 32),
     sizes=SIZES,
     licence="non-commercial",
     sources=SOURCES,

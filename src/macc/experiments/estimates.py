@@ -7,6 +7,9 @@ from itertools import islice
 from os import PathLike
 from pathlib import Path
 
+import torch
+
+from macc import data
 from macc.experiments.catalog import Catalog, LocalDataSet
 from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.spec import Experiment
@@ -17,6 +20,7 @@ from macc.training.engine import Learner
 from macc.training.recipe import Recipe
 
 WARM_STEPS = 2
+STAND_IN_BATCHES = 8
 LONGEST = 10
 """Seconds after which an epoch that is timed for an estimate is broken off."""
 
@@ -32,7 +36,7 @@ class Share:
     epochs: int
     """Of each training."""
     seconds: float | None
-    """Of an epoch; none where the data set's files are missing, or nothing is left to train."""
+    """Of an epoch; none where that cannot be known, or nothing is left to train."""
     samples: int | None
     """To train on, of a data set whose files are missing; none where that is not known."""
 
@@ -88,7 +92,8 @@ def estimate(
     missing = []
     for spec in catalog.missing:
         recipe, samples = catalog.without_data(spec)
-        missing.append(Share(spec.name, experiment.trainings([spec]), 0, recipe.epochs, None, samples))
+        seconds = None if samples is None else seconds_without_data(recipe, samples)
+        missing.append(Share(spec.name, experiment.trainings([spec]), 0, recipe.epochs, seconds, samples))
     return Estimate(experiment, here, missing, catalog.left_out, complete)
 
 
@@ -106,11 +111,49 @@ def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:
         return seconds * len(learner.batches_of_epoch) / taken
 
 
+def seconds_without_data(recipe: Recipe, samples: int) -> float | None:
+    """What an epoch of a data set takes whose files are missing, timed on noise of its shape; none where that is unknown.
+
+    Args:
+        recipe: The recipe of the data set.
+        samples: How many samples it trains on.
+    """
+    known = data.known().get(recipe.dataset)
+    if known is None or known.shape is None or known.kind != "image" or known.num_classes is None:
+        return None
+    resolved = recipe.resolved()
+    with kept_generators():
+        seed_everything(0, "timing")
+        rows = min(samples, STAND_IN_BATCHES * recipe.batch_size)
+        part = data.Part(
+            inputs=torch.randint(0, 256, (rows, *known.shape), dtype=torch.uint8),
+            labels=torch.arange(rows) % known.num_classes,
+        )
+        stand_in = data.Splits(
+            name="stand-in",
+            kind="image",
+            classes=tuple(map(str, range(known.num_classes))),
+            train=part,
+            val=part,
+            test=part,
+        )
+        try:
+            model = build_model(resolved, stand_in)
+        except ValueError:  # weights that are not here either
+            return None
+        learner = engine.learner_for(resolved, model, stand_in, engine.accelerator_for(resolved))
+        timed(learner, WARM_STEPS)
+        seconds, taken = timed(learner, longest=LONGEST)
+    return seconds / taken * math.ceil(samples / recipe.batch_size)
+
+
 def learner_of(ledger: Ledger, dataset: LocalDataSet, recipe: Recipe) -> Learner:
     """What a recipe trains on a data set, before its first step."""
     resolved = recipe.resolved()
-    data = splits_for(resolved, ledger.catalog.splits(dataset), ledger.catalog.root)
-    return engine.learner_for(resolved, build_model(resolved, data), data, engine.accelerator_for(resolved))
+    splits = splits_for(resolved, ledger.catalog.splits(dataset), ledger.catalog.root)
+    return engine.learner_for(
+        resolved, build_model(resolved, splits), splits, engine.accelerator_for(resolved)
+    )
 
 
 def timed(learner: Learner, steps: int | None = None, longest: float = math.inf) -> tuple[float, int]:
