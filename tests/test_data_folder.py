@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -389,3 +391,18 @@ class TestRealImages:
         assert (len(splits.train), len(splits.val), len(splits.test)) == (1670, 2048, 2344)
         assert len(splits.shifts["sketch"]) == 3929
         assert splits.num_classes == 7
+
+
+def test_an_image_that_would_take_gigabytes_is_refused_unopened(tmp_path):
+    """A few bytes say that the image has 400 million pixels."""
+    for name in ("a", "b"):
+        for number in range(6):
+            write_image(tmp_path / "in" / "train" / name / f"{number}.png", number)
+    path = tmp_path / "in" / "train" / "a" / "0.png"
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 20_000, 20_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match="0.png cannot be decoded .*400000000 pixels"):
+        data.load(f"folder:{tmp_path / 'in'}")

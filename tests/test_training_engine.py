@@ -631,6 +631,20 @@ def test_texts_are_read_by_their_last_words():
         build_model(small("text_length=5").resolved(), data.load("digits"))
 
 
+def test_what_a_killed_process_left_in_another_rules_run_is_removed(tmp_path):
+    recipe = own_recipe(epochs=6, optimiser={"name": "sgd", "lr": 0.3})
+    by_nll = recipe.model_copy(update={"selection": "val_nll"})
+    name = training.fit(by_nll, model=network(), data=tabular(), out=tmp_path / "b").path.name
+    (tmp_path / "a" / name / "predictions").mkdir(parents=True)
+    left = [tmp_path / "a" / name / place for place in (".writing-x", "predictions/.writing-y")]
+    for path in left:
+        path.write_bytes(b"half")
+    training.fit(recipe, model=network(), data=tabular(), out=tmp_path / "a", also=["val_nll"])
+
+    assert training.Run(tmp_path / "a" / name).finished
+    assert not any(path.exists() for path in left)
+
+
 def test_another_rules_epoch_is_left_as_the_run_it_would_give(tmp_path):
     recipe = own_recipe(epochs=6, optimiser={"name": "sgd", "lr": 0.3})
     by_nll = recipe.model_copy(update={"selection": "val_nll"})
