@@ -19,8 +19,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from helpers.synthetic import SHARPNESS, Constant, Population
 from macc.metrics import evaluate
-from synthetic import SHARPNESS, Constant, Population
 
 METRICS = (
     *("accuracy", "nll", "brier", "auroc", "failure_auroc", "aurc"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import macc
-from command import run
+from helpers.command import run
 from macc.words import listed, quoted, shown
 
 

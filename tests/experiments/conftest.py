@@ -2,8 +2,8 @@
 
 import pytest
 
+from helpers.made_up_runs import jobs_of, made_up, train
 from macc.experiments.gather import gather
-from made_up_runs import jobs_of, made_up, train
 
 
 @pytest.fixture

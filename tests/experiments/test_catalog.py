@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from helpers.made_up_runs import jobs_of, made_up, own_data
 from macc import data, experiments
 from macc.experiments.ledger import open_ledger
-from made_up_runs import jobs_of, made_up, own_data
 
 
 def test_missing_data_are_left_out_and_said(tmp_path, monkeypatch):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from helpers.made_up_runs import MACC, MACC_ALONE, jobs_of, made_up, train
 from macc import experiments, metrics, training
 from macc.experiments import findings, tables
 from macc.experiments.gather import gather
 from macc.experiments.measure import Predictions
 from macc.experiments.result import Cell, Comparison, Member, Result
-from made_up_runs import MACC, MACC_ALONE, jobs_of, made_up, train
 
 
 class TestFindings:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
+from helpers.made_up_runs import MACC, jobs_of, made_up, train
 from macc import metrics, posthoc
 from macc.experiments import measure
 from macc.experiments.gather import fronts, gather
 from macc.experiments.result import Cell, Result
 from macc.io.writing import write_bytes
 from macc.metrics._over_runs import interval
-from made_up_runs import MACC, jobs_of, made_up, train
 
 
 class TestCells:

@@ -1,8 +1,8 @@
 """Which trainings an experiment needs, and what validation selects."""
 
+from helpers.made_up_runs import MACC, jobs_of, made_up, train
 from macc import data, experiments
 from macc.experiments.ledger import open_ledger
-from made_up_runs import MACC, jobs_of, made_up, train
 
 
 class TestSelection:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from command import run
+from helpers.command import run
 from macc import experiments, training
 from macc.experiments import estimates
 from macc.experiments.estimates import Share

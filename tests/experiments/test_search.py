@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from helpers.made_up_runs import MACC, jobs_of, made_up, train
 from macc.experiments import search
-from made_up_runs import MACC, jobs_of, made_up, train
 
 
 class TestStudies:

@@ -17,7 +17,7 @@ from macc import experiments
 from macc.experiments import search, workers
 from macc.experiments.ledger import open_ledger
 
-WORKER = Path(__file__).parents[1] / "grid_worker.py"
+WORKER = Path(__file__).parents[1] / "helpers" / "grid_worker.py"
 EPOCHS = 6
 
 

@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
-from finished_experiment import finished_experiment, run_of
+from helpers.finished_experiment import finished_experiment, run_of
+from helpers.report_runs import HOSTILE
 from macc import experiments, metrics, paper
 from macc.experiments import spec
 from macc.experiments.result import Cell, Member, Result
 from macc.paper.figures import FIGURES, _Scene
 from macc.report.experiment import first_runs
-from report_runs import HOSTILE
 
 pytestmark = pytest.mark.xdist_group("report")
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from helpers.made_up_runs import jobs_of, made_up, train
 from macc import experiments
 from macc.experiments import tables
 from macc.experiments.gather import gather
 from macc.paper import paper_tables, value
-from made_up_runs import jobs_of, made_up, train
 
 
 def test_the_runs_of_table_1_are_the_papers():

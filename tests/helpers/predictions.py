@@ -1,0 +1,34 @@
+"""Predictions of a calibrated model, and the files that people keep predictions in."""
+
+import io
+import zipfile
+
+import numpy as np
+
+
+def sample(n=400, k=5, scale=2.0, seed=0, dtype=np.float64):
+    """Probabilities, and labels drawn from them."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k)) * scale
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = np.array([rng.choice(k, p=row) for row in probs])
+    return probs.astype(dtype), labels
+
+
+def write_csv(path, probs, labels, header):
+    rows = [",".join([str(y), *(repr(float(p)) for p in row)]) for row, y in zip(probs, labels, strict=True)]
+    path.write_text("\n".join([",".join(header), *rows]) + "\n")
+
+
+def npy_bytes(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def zipped(**members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return buffer.getvalue()
