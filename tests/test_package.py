@@ -15,7 +15,7 @@ import macc
 SOURCE = Path(macc.__file__).parent
 
 # Each part, and the parts of macc it may import. Paper and cli may import all; nothing imports them.
-FOUNDATION = {"io", "words"}  # files and words, for every part; they know no part
+FOUNDATION = {"io", "tables", "words"}  # files, tables and words, for every part; they know no part
 ALLOWED = {
     "words": set(),
     **{part: {"words"} for part in FOUNDATION - {"words"}},

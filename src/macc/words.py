@@ -50,6 +50,16 @@ def quoted(text: object, longest: int = LONGEST) -> str:
     return f"{mark}{line}{mark}"
 
 
+def class_called(name: str) -> str:
+    """A class in a sentence: quoted, unless its name is its index.
+
+    Example:
+        >>> class_called("yes"), class_called("1")
+        ("class 'yes'", 'class 1')
+    """
+    return f"class {name}" if name.isdigit() else f"class {quoted(name, 40)}"
+
+
 def listed(names: "list[str] | tuple[str, ...]", most: int = 12) -> str:
     """The first of several names.
 

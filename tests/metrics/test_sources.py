@@ -13,7 +13,7 @@ from helpers.predictions import npy_bytes, sample, write_csv, zipped
 from macc.io import arrays
 from macc.metrics import _sources
 from macc.metrics._sources import open_source
-from macc.metrics._tables import class_called
+from macc.words import class_called
 
 NAMES = ["cat", "dog", "owl"]
 # Warnings of the command line are printed, and tests look at what was.

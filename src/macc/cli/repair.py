@@ -151,10 +151,10 @@ def apply_calibrator(
     names; labels, names of samples and other columns come along.
     """
     from macc.io.writing import check_outputs
-    from macc.metrics._tables import thousands
     from macc.posthoc._applying import check_kind, write_calibrated
     from macc.posthoc._base import load_with_classes
     from macc.posthoc._repair import check_classes, described
+    from macc.tables import thousands
 
     check_kind(output)
     check_outputs({"-o": output}, [calibrator, file, labels])

@@ -14,7 +14,7 @@ from macc.experiments.columns import shown as shown_as
 from macc.experiments.findings import RULE_TEXT
 from macc.experiments.result import LEVEL, Cell, Result
 from macc.io.json import finite
-from macc.metrics._tables import text_table
+from macc.tables import text_table
 
 Format = Literal["text", "md", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -20,14 +20,8 @@ from macc.metrics._over_runs import interval, paired_p
 from macc.metrics._positive import positive_index
 from macc.metrics._report import check_confidence, check_names, check_resamples, class_names, on_cpu
 from macc.metrics._resampling import Draws, Resampling
-from macc.metrics._tables import (
-    class_called,
-    data_frame,
-    html_table,
-    number,
-    text_table,
-    thousands,
-)
+from macc.tables import data_frame, html_table, number, text_table, thousands
+from macc.words import class_called
 
 _NOT_TESTED = "A metric without a p-value differs by the same amount in all runs, which says nothing about how much runs vary."
 

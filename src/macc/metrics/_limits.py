@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from macc.metrics._metric import registry
 from macc.metrics._report import Report
-from macc.metrics._tables import class_called, number, thousands
+from macc.tables import number, thousands
+from macc.words import class_called
 
 
 def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:

@@ -49,7 +49,7 @@ from macc.metrics._resampling import (
 )
 from macc.metrics._scores import auroc, squared_distances
 from macc.metrics._sources import Batch, Source, paired_batches
-from macc.metrics._tables import number, thousands
+from macc.tables import number, thousands
 
 _GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.

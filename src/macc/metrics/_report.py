@@ -19,16 +19,8 @@ from macc.metrics._labels import named_labels
 from macc.metrics._metric import Metric, metrics_of, registry
 from macc.metrics._positive import positive_index
 from macc.metrics._resampling import Draws, Resampling
-from macc.metrics._tables import (
-    class_called,
-    data_frame,
-    html_table,
-    interval,
-    number,
-    text_table,
-    thousands,
-)
-from macc.words import did_you_mean
+from macc.tables import data_frame, html_table, interval, number, text_table, thousands
+from macc.words import class_called, did_you_mean
 
 # More classes than this are printed as the worst of them.
 _CLASSES_SHOWN = 10

@@ -17,7 +17,7 @@ from macc.metrics._files import KINDS, Loaded, check_file
 from macc.metrics._labels import KINDS as LABEL_KINDS
 from macc.metrics._labels import MISSING, LabelError, Labels, is_missing
 from macc.metrics._refusals import FileWords, InputError
-from macc.metrics._tables import thousands
+from macc.tables import thousands
 from macc.words import listed, quoted, shown
 
 # 16 MB of float64 at most; Python's own numbers, which a .csv becomes first, take four times that.

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from macc.metrics._inputs import Array
-from macc.metrics._tables import html_table, text_table, thousands
 from macc.posthoc._base import Calibrator, Sample, methods, sample
+from macc.tables import html_table, text_table, thousands
 
 Candidate: TypeAlias = str | type[Calibrator] | Callable[[Any, Any], Calibrator]
 

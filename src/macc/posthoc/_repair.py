@@ -15,9 +15,10 @@ from macc.metrics._files import Loaded
 from macc.metrics._inputs import predictions
 from macc.metrics._metric import metrics_of, registry
 from macc.metrics._report import Report, evaluate
-from macc.metrics._tables import class_called, interval, number, text_table, thousands
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
+from macc.tables import interval, number, text_table, thousands
+from macc.words import class_called
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from macc.metrics._binning import TopLabels, top_labels
 from macc.metrics._inputs import Array, predictions
 from macc.metrics._intervals import clopper_pearson
-from macc.metrics._tables import thousands
+from macc.tables import thousands
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from macc.metrics import Estimate, Report, registry
-from macc.metrics._tables import interval, number, thousands
+from macc.tables import interval, number, thousands
 
 MOST_CLASSES = 100
 

@@ -9,7 +9,6 @@ from macc.metrics import Report
 from macc.metrics._binning import bin_index, top_labels
 from macc.metrics._inputs import Array, check_bins, predictions
 from macc.metrics._report import Bin
-from macc.metrics._tables import class_called
 from macc.report.figures._style import (
     BLUE,
     FAINT,
@@ -23,6 +22,7 @@ from macc.report.figures._style import (
     plain,
     style,
 )
+from macc.words import class_called
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,24 +1,14 @@
-"""How metrics are named and numbers are written in printed tables."""
+"""Printed tables, and how numbers are written in them."""
 
 import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from macc.words import quoted, shown
+from macc.words import shown
 
 # Cells hold names from files; a longer one is cut.
 _WIDEST = 60
-
-
-def class_called(name: str) -> str:
-    """A class in a sentence: quoted, unless its name is its index.
-
-    Example:
-        >>> class_called("yes"), class_called("1")
-        ("class 'yes'", 'class 1')
-    """
-    return f"class {name}" if name.isdigit() else f"class {quoted(name, 40)}"
 
 
 def number(value: float, unit: str, width: float, *, sign: bool = False, suffix: bool = False) -> str:
