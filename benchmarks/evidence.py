@@ -26,9 +26,9 @@ from benchmarks.scaling import Growth
 from macc import experiments, losses, metrics, training
 from macc.experiments.result import Cell, Result
 from macc.metrics._over_runs import interval, paired_p
-from macc.report._sources import open_sources
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
-from macc.report.figures._style import BLUE, FAINT, VERMILLION, grid, style
+from macc.report.figures.style import BLUE, FAINT, VERMILLION, grid, style
+from macc.report.sources import open_sources
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"

@@ -15,8 +15,8 @@ from macc import models
 from macc.data import Augmentation, Normalisation, Part, Splits
 from macc.training import Recipe, engine
 from macc.training._bf16 import LIMIT, ensure_bf16_runs, names_tiles
-from macc.training._randomness import derived_seed
 from macc.training.engine import Learner
+from macc.training.randomness import derived_seed
 from macc.training.recipe import Head
 
 BATCH = 128

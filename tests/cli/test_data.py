@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from macc import data
 from macc.cli import app, main
-from macc.data import _sheet
+from macc.data import sheet
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -185,7 +185,7 @@ class TestShow:
             def save(self, *_, **__):
                 raise OSError("disk full")
 
-        monkeypatch.setattr(_sheet, "draw_sheet", lambda _: Broken())
+        monkeypatch.setattr(sheet, "draw_sheet", lambda _: Broken())
         assert refuse("show", "digits", "-o", "x.png") == "x.png cannot be written: disk full"
         assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x.png", "old")]
 

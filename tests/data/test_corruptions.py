@@ -473,7 +473,7 @@ def corrupt_command(root, *more):
 
 
 def test_the_contact_sheet_has_a_row_for_each_corruption_with_its_levels(tmp_path):
-    from macc.data._sheet import write_sheet
+    from macc.data.sheet import write_sheet
 
     images = torch.tensor([120, 60, 20], dtype=torch.uint8).view(1, 3, 1, 1).repeat(8, 1, 32, 32)
     part = data.Part(inputs=images, labels=torch.arange(8) % 2)

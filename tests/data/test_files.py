@@ -24,10 +24,10 @@ from helpers.command import run
 from helpers.shared_data import SHARED
 from helpers.trees import CIFAR10_NAMES, batch, old_pickle, write_cifar10, write_cifar100, write_fashion
 from macc import data, training
-from macc.data import _archives, _files, cifar
-from macc.data._files import Download, Sources
+from macc.data import _archives, cifar, files
 from macc.data._pickles import read_pickle
 from macc.data._splits import check_sizes
+from macc.data.files import Download, Sources
 
 
 @pytest.fixture(autouse=True)
@@ -522,12 +522,12 @@ class TestDownload:
 
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("MACC_CACHE", str(tmp_path))
-    assert _files.data_root(None) == tmp_path / "data"
+    assert files.data_root(None) == tmp_path / "data"
     monkeypatch.delenv("MACC_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "linux")
-    assert _files.data_root(None) == tmp_path / "macc" / "data"
-    assert _files.data_root("~/x") == Path.home() / "x"
+    assert files.data_root(None) == tmp_path / "macc" / "data"
+    assert files.data_root("~/x") == Path.home() / "x"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not on this machine")

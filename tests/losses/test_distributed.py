@@ -7,7 +7,7 @@ from torch import multiprocessing
 
 import macc
 from helpers import workers
-from macc.losses import _distributed
+from macc.losses import distributed
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch is built without distributed"),
@@ -74,7 +74,7 @@ def test_without_processes_nothing_is_reduced(monkeypatch):
     def unwanted(*_):
         raise AssertionError("reduced without a process group")
 
-    monkeypatch.setattr(_distributed, "_sum_over_processes", unwanted)
+    monkeypatch.setattr(distributed, "_sum_over_processes", unwanted)
     model, x, y = workers.model_and_batch()
     macc.attach(model)
     for text in workers.PENALTIES:

@@ -15,7 +15,7 @@ from helpers.predictions import sample
 from macc import metrics
 from macc.report import figures
 from macc.report.figures import reliability_diagram
-from macc.report.figures._style import LONGEST_NAME, line_look, look, plain, save
+from macc.report.figures.style import LONGEST_NAME, line_look, look, plain, save
 
 
 @pytest.fixture(scope="module")

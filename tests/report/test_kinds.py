@@ -13,7 +13,7 @@ from helpers.stored import arrays
 from macc import metrics, training
 from macc.metrics import _files
 from macc.report import kinds
-from macc.report._sources import Source, name_apart, open_sources
+from macc.report.sources import Source, name_apart, open_sources
 from macc.training.runs import Run
 
 pytestmark = pytest.mark.xdist_group("report")

@@ -161,7 +161,7 @@ def test_mistakes_on_texts_are_shown_with_their_words(tmp_path, monkeypatch):
     )  # fmt: skip
     model = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(18, 2))
     run = training.fit(recipe, model=model, data=splits, out=tmp_path)
-    monkeypatch.setattr("macc.report._sources.splits_for", lambda *_, **__: splits)
+    monkeypatch.setattr("macc.report.sources.splits_for", lambda *_, **__: splits)
     text = page.write([run.path], tmp_path / "a.html").read_text()
     quoted = re.findall("<blockquote>(.*?)</blockquote>", text, re.DOTALL)
 

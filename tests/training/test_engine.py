@@ -127,7 +127,7 @@ def test_one_epoch_is_the_plain_loop(tmp_path):
     run, model = trained(own_recipe(epochs=1, selection="last"), out=tmp_path)
     plain, (x, y) = network(), tabular()["train"]
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
-    from macc.training._randomness import derived_seed
+    from macc.training.randomness import derived_seed
 
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(derived_seed(0, 1, "batches")))
     values = []

@@ -12,9 +12,9 @@ from macc.cli.options import DataFolder, DataName, ImageSize, Verify
 @data_app.command("list")
 def data_list(data: DataFolder = None) -> None:
     """Every data set: classes, sizes, whether it is here or how to get it, licence."""
-    from macc.data import _show
+    from macc.cli import datasets
 
-    _show.terminal().print(_show.listing(data))
+    datasets.terminal().print(datasets.listing(data))
 
 
 @data_app.command("prepare")
@@ -22,10 +22,10 @@ def data_prepare(
     name: DataName, data: DataFolder = None, verify: Verify = True, size: ImageSize = None
 ) -> None:
     """Download, check and unpack a set, or decode a folder of images, so that later starts are instant."""
-    from macc.data import _show
+    from macc.cli import datasets
 
-    splits = _show.read(name, root=data, verify=verify, size=size)
-    say(_show.ready(name, splits, root=data, verify=verify))
+    splits = datasets.read(name, root=data, verify=verify, size=size)
+    say(datasets.ready(name, splits, root=data, verify=verify))
 
 
 @data_app.command("show")
@@ -48,14 +48,14 @@ def data_show(
     seed: Annotated[int, typer.Option(help="Of the three options above.")] = 0,
 ) -> None:
     """Print class counts and the imbalance factor, and draw a contact sheet of the images."""
-    from macc.data import _show
+    from macc.cli import datasets
 
-    splits = _show.read(name, root=data, verify=verify, size=size)
+    splits = datasets.read(name, root=data, verify=verify, size=size)
     splits = splits if subset is None else splits.subset(train=subset, seed=seed)
     splits = splits if imbalance is None else splits.make_imbalanced(imbalance, seed=seed)
     splits = splits if label_noise is None else splits.with_label_noise(label_noise, seed=seed)
-    _show.terminal().print(_show.description(splits))
-    say(_show.sheet(splits, output))
+    datasets.terminal().print(datasets.description(splits))
+    say(datasets.sheet(splits, output))
 
 
 @data_app.command("corrupt")

@@ -75,8 +75,8 @@ def calibrate(
     """
     from macc.io.writing import check_outputs
     from macc.metrics._files import write_json
-    from macc.posthoc._applying import check_kind, write_calibrated
-    from macc.posthoc._repair import files_of, pooled, repair
+    from macc.posthoc.applying import check_kind, write_calibrated
+    from macc.posthoc.repair import files_of, pooled, repair
 
     output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
     check_kind(output)
@@ -151,9 +151,8 @@ def apply_calibrator(
     names; labels, names of samples and other columns come along.
     """
     from macc.io.writing import check_outputs
-    from macc.posthoc._applying import check_kind, write_calibrated
-    from macc.posthoc._base import load_with_classes
-    from macc.posthoc._repair import check_classes, described
+    from macc.posthoc.applying import check_kind, load_with_classes, write_calibrated
+    from macc.posthoc.repair import check_classes, described
     from macc.tables import thousands
 
     check_kind(output)

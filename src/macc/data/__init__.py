@@ -10,7 +10,6 @@ from macc.data._batches import augment as augment
 from macc.data._datasets import Dataset as Dataset
 from macc.data._datasets import known as known
 from macc.data._datasets import load as load
-from macc.data._files import MissingFilesError as MissingFilesError
 from macc.data._parts import Augmentation as Augmentation
 from macc.data._parts import Normalisation as Normalisation
 from macc.data._parts import Part as Part
@@ -27,6 +26,7 @@ from macc.data.cifar_c import cifar10_c as cifar10_c
 from macc.data.cifar_c import cifar100_c as cifar100_c
 from macc.data.digits import digits as digits
 from macc.data.fashion_mnist import fashion_mnist as fashion_mnist
+from macc.data.files import MissingFilesError as MissingFilesError
 from macc.data.folder import folder as folder
 from macc.data.newsgroups import newsgroups as newsgroups
 from macc.data.newsgroups import newsgroups_floor as newsgroups_floor

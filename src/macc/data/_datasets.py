@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Generic, ParamSpec
 
-from macc.data._files import Copies, Sources
 from macc.data._splits import Kind, Splits
+from macc.data.files import Copies, Sources
 from macc.words import did_you_mean
 
 P = ParamSpec("P")

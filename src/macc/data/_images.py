@@ -17,9 +17,9 @@ import torch
 from filelock import FileLock
 
 from macc.data._archives import unpacked
-from macc.data._files import cache_folder
 from macc.data._parts import Normalisation, Part
 from macc.data._progress import track
+from macc.data.files import cache_folder
 from macc.io.arrays import Array
 from macc.io.writing import check_room
 

@@ -9,11 +9,11 @@ import torch
 
 from macc.data._batches import augment
 from macc.data._datasets import dataset
-from macc.data._files import Copies, data_root
 from macc.data._images import Form, Sample, decoded, folders_in, images_in
 from macc.data._parts import Augmentation, Part
 from macc.data._splits import SPLIT_SEED, Splits, check_sizes, seeded_split
 from macc.data.arrays import labelled
+from macc.data.files import Copies, data_root
 from macc.io.arrays import read_npz
 
 SIZES = (4709, 523, 624)

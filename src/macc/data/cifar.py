@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from macc.data._datasets import dataset
-from macc.data._files import Download, Sources, data_root, read_file
 from macc.data._parts import Augmentation, Normalisation, Part
 from macc.data._pickles import read_pickle
 from macc.data._splits import Splits, check_sizes, seeded_split
+from macc.data.files import Download, Sources, data_root, read_file
 
 SIZES = (45_000, 5_000, 10_000)
 # The paper's code base uses the statistics of CIFAR-10 for CIFAR-100 too.

@@ -5,9 +5,9 @@ from os import PathLike
 
 from macc.data._cells import choose, read_cells
 from macc.data._datasets import dataset
-from macc.data._files import Copies, Download, data_root
 from macc.data._splits import Splits
 from macc.data.cifar import SIZES, cifar10, cifar100
+from macc.data.files import Copies, Download, data_root
 
 LICENCE = "CC BY 4.0"
 REFERENCE = "Hendrycks and Dietterich, Benchmarking Neural Network Robustness, ICLR 2019"

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from macc.data._datasets import dataset
-from macc.data._files import Download, Sources, compare_md5, data_root, read_file
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Splits, check_sizes, seeded_split
+from macc.data.files import Download, Sources, compare_md5, data_root, read_file
 
 SIZES = (54_000, 6_000, 10_000)
 FOLDER = "FashionMNIST/raw"

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from macc.data._archives import DAMAGE, is_archive
 from macc.data._datasets import dataset
-from macc.data._files import Copies, data_root
 from macc.data._parts import Part
 from macc.data._splits import Splits, check_sizes, seeded_split
+from macc.data.files import Copies, data_root
 
 SIZES = (15_098, 900, 3_999)
 SIZES_BY_DATE = (10_183, 1_131, 7_532)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from macc.data._datasets import Dataset, dataset
-from macc.data._files import Copies, data_root
 from macc.data._images import Form, Sample, decoded, folders_in, images_in
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, check_sizes, seeded_split
 from macc.data.arrays import labelled
+from macc.data.files import Copies, data_root
 from macc.io.arrays import read_npz
 
 # The folder of each domain, and the short name that its test set goes by.

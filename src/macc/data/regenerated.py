@@ -18,11 +18,11 @@ from filelock import FileLock, Timeout
 
 from macc.data._cells import LEVELS, choose, read_cells
 from macc.data._datasets import Dataset, dataset
-from macc.data._files import Copies, data_root
 from macc.data._parts import Part
 from macc.data._splits import Splits
 from macc.data.cifar import SIZES, cifar10, cifar100
 from macc.data.corruptions import corrupt, names
+from macc.data.files import Copies, data_root
 from macc.data.tiny_imagenet import read_tree, tiny_imagenet
 from macc.io.arrays import Array, open_npy
 from macc.io.writing import TEMPORARY, check_room, remove_leftovers, replacing, sync_folder

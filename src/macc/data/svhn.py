@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from macc.data._datasets import dataset
-from macc.data._files import Download, Sources, check_md5, data_root
 from macc.data._parts import Part
 from macc.data._splits import Splits, check_sizes, seeded_split
 from macc.data.cifar import NORMALISATION
+from macc.data.files import Download, Sources, check_md5, data_root
 
 SIZES = (65_932, 7_325, 26_032)
 MD5 = {

@@ -9,10 +9,10 @@ import torch
 
 from macc.data._cells import LEVELS, STANDARD, cell, choose
 from macc.data._datasets import dataset
-from macc.data._files import Copies, Download, data_root
 from macc.data._images import Form, Images, Sample, decoded, folders_in, images_in
 from macc.data._parts import Augmentation, Part
 from macc.data._splits import Splits, check_sizes, seeded_split
+from macc.data.files import Copies, Download, data_root
 from macc.data.pacs import IMAGENET
 
 SIZES = (90_000, 10_000, 10_000)

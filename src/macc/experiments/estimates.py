@@ -14,9 +14,9 @@ from macc.experiments.catalog import Catalog, LocalDataSet
 from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.spec import Experiment
 from macc.training import engine
-from macc.training._randomness import kept_generators, seed_everything
 from macc.training.building import build_model, splits_for
 from macc.training.engine import Learner
+from macc.training.randomness import kept_generators, seed_everything
 from macc.training.recipe import Recipe
 
 WARM_STEPS = 2

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from macc.losses._checks import Output
-from macc.losses._distributed import batch_mean
 from macc.losses._terms import BatchPenalty
+from macc.losses.distributed import batch_mean
 
 
 def dca(probs: Tensor, labels: Tensor, *, sync: bool = False) -> Tensor:

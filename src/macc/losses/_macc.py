@@ -9,8 +9,8 @@ from torch import Tensor
 
 from macc.heads import LogitMoments
 from macc.losses._checks import Output, check_moments, values_readable
-from macc.losses._distributed import batch_mean
 from macc.losses._terms import BatchPenalty
+from macc.losses.distributed import batch_mean
 
 # Beyond this uncertainty the slope of tanh is below 1.4e-3: MACC hardly moves it any more.
 SATURATED = 4.0

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from macc.losses._checks import Output, check_flag, check_number
-from macc.losses._distributed import all_rows
 from macc.losses._terms import BatchPenalty
+from macc.losses.distributed import all_rows
 
 
 def mmce(confidence: Tensor, right: Tensor, *, width: float) -> Tensor:

@@ -5,7 +5,7 @@ from typing import TypeVar
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from macc.models._classifier import trained_name
+from macc.models.classifier import trained_name
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from macc.models._classifier import classifier_name, trained_name
+from macc.models.classifier import classifier_name, trained_name
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from macc.experiments import Result
 from macc.report import figures
-from macc.report._sources import Source
-from macc.report.figures._reliability import draw_bins
-from macc.report.figures._style import grid, note, plain, style
+from macc.report.figures.reliability import draw_bins
+from macc.report.figures.style import grid, note, plain, style
 from macc.report.kinds import Wanted, draw_samples, evaluated, gap_parts
+from macc.report.sources import Source
 from macc.training.runs import Run
 
 if TYPE_CHECKING:

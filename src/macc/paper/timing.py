@@ -15,8 +15,8 @@ from macc.experiments.progress import Progress
 from macc.experiments.result import Result
 from macc.experiments.running import folder_of, look, write
 from macc.experiments.spec import Experiment
-from macc.training._randomness import kept_generators, seed_everything
 from macc.training.engine import Learner
+from macc.training.randomness import kept_generators, seed_everything
 from macc.training.recipe import Recipe
 
 ROUNDS = 3

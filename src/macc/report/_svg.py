@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from macc.report.figures import _style
+from macc.report.figures import style
 from macc.report.figures._samples import picture
 
 if TYPE_CHECKING:
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 LARGEST_IMAGE = 96
 _VARIABLES = {
-    _style.BLUE: "--blue",
-    _style.VERMILLION: "--vermillion",
-    _style.GREEN: "--green",
-    _style.PURPLE: "--purple",
-    _style.ORANGE: "--orange",
-    _style.SKY: "--sky",
-    _style.WINE: "--wine",
-    _style.INK: "--ink",
-    _style.FAINT: "--faint",
-    _style.RULE: "--rule",
+    style.BLUE: "--blue",
+    style.VERMILLION: "--vermillion",
+    style.GREEN: "--green",
+    style.PURPLE: "--purple",
+    style.ORANGE: "--orange",
+    style.SKY: "--sky",
+    style.WINE: "--wine",
+    style.INK: "--ink",
+    style.FAINT: "--faint",
+    style.RULE: "--rule",
 }
 
 

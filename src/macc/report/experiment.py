@@ -15,11 +15,11 @@ from macc.experiments.spec import safe_name
 from macc.experiments.tables import marked, sheets
 from macc.io.writing import write_whole
 from macc.report import page
-from macc.report._sources import Source
 from macc.report._svg import inline
 from macc.report._tables import Cell, Column, Table
-from macc.report.figures._style import save
+from macc.report.figures.style import save
 from macc.report.page import Shown
+from macc.report.sources import Source
 from macc.training.runs import Run
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from macc.io.writing import write_whole
 from macc.metrics import Report, headline
 from macc.metrics._files import Loaded
 from macc.report import figures
-from macc.report._sources import Source, each_shift, open_sources, same_labels
 from macc.report.figures import Said
 from macc.report.figures._certainty import group_count
-from macc.report.figures._reliability import reliability_diagrams
 from macc.report.figures._samples import contrast
-from macc.report.figures._style import WIDE, check_format, grid, note, plain, save, style, width_for
+from macc.report.figures.reliability import reliability_diagrams
+from macc.report.figures.style import WIDE, check_format, grid, note, plain, save, style, width_for
+from macc.report.sources import Source, each_shift, open_sources, same_labels
 from macc.training.runs import SPREAD
 from macc.words import did_you_mean
 

@@ -19,11 +19,11 @@ from macc.io.writing import write_whole
 from macc.metrics import Report
 from macc.metrics._files import Loaded
 from macc.report import _tables, figures, kinds
-from macc.report._sources import Source, environment_rows, open_sources
 from macc.report._svg import data_uri, inline
 from macc.report._tables import Table
-from macc.report.figures._style import style
+from macc.report.figures.style import style
 from macc.report.kinds import Wanted
+from macc.report.sources import Source, environment_rows, open_sources
 from macc.tables import number, thousands
 
 if TYPE_CHECKING:

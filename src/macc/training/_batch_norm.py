@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from macc.losses._distributed import batch_mean
+from macc.losses.distributed import batch_mean
 
 
 def share_batch_norm(model: nn.Module) -> None:

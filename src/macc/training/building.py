@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from macc import data as datasets
 from macc import heads, losses, models
 from macc.data import Kind, Part, Splits, vocabulary
-from macc.training._randomness import kept_generators, seed_everything
+from macc.training.randomness import kept_generators, seed_everything
 from macc.training.recipe import Head, Recipe
 
 Tensors = tuple[Tensor, Tensor]

@@ -21,14 +21,13 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, distributed, nn
 
 from macc import losses, metrics
-from macc.data import Splits
-from macc.data._batches import Batches
+from macc.data import Batches, Splits
 from macc.heads import LogitMoments, logits_in
 from macc.training._batch_norm import share_batch_norm
 from macc.training._bf16 import ensure_bf16_runs
-from macc.training._randomness import derived_seed, generator_states, restore_generators, seed_everything
 from macc.training.checkpoints import Checkpoint, load_module
 from macc.training.optimisation import build_optimiser, learning_rate
+from macc.training.randomness import derived_seed, generator_states, restore_generators, seed_everything
 from macc.training.recipe import Recipe
 from macc.training.runs import SPREAD
 

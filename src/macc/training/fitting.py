@@ -24,10 +24,10 @@ from macc.training import checkpoints, engine, frozen
 from macc.training import loading as recipes
 from macc.training._interrupts import StopRequest
 from macc.training._memory import full_memory_explained
-from macc.training._randomness import kept_generators
 from macc.training.building import Tensors, model_for, splits_for
 from macc.training.engine import Learner
 from macc.training.progress import Display, display_for
+from macc.training.randomness import kept_generators
 from macc.training.recipe import Head, Recipe, Selection
 from macc.training.record import CHECKPOINT_SECONDS, Recorder, chance, weights_path
 from macc.training.runs import (

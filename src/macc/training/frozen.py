@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from macc.data import Part, Splits
-from macc.models._classifier import classifier_name, trained_name
+from macc.models.classifier import classifier_name, trained_name
 
 CACHE_BYTES = 8 * 2**30
 

@@ -17,8 +17,8 @@ from macc.io.arrays import write_arrays
 from macc.io.writing import full_disk_explained
 from macc.training import checkpoints, engine
 from macc.training._memory import full_memory_explained
-from macc.training._randomness import derived_seed, kept_generators, seed_everything
 from macc.training.building import Tensors, build_model, splits_for, with_head
+from macc.training.randomness import derived_seed, kept_generators, seed_everything
 from macc.training.recipe import Recipe, Subset
 from macc.training.runs import Run
 from macc.words import slug

@@ -10,10 +10,10 @@ from macc.report.figures._curves import convergence as convergence
 from macc.report.figures._curves import risk_coverage as risk_coverage
 from macc.report.figures._curves import severity_curve as severity_curve
 from macc.report.figures._curves import training_curve as training_curve
-from macc.report.figures._reliability import confidence_histogram as confidence_histogram
-from macc.report.figures._reliability import reliability_diagram as reliability_diagram
-from macc.report.figures._reliability import reliability_diagrams as reliability_diagrams
-from macc.report.figures._reliability import wrong_confidence as wrong_confidence
 from macc.report.figures._samples import Said as Said
 from macc.report.figures._samples import sample_image as sample_image
 from macc.report.figures._trade_offs import pareto as pareto
+from macc.report.figures.reliability import confidence_histogram as confidence_histogram
+from macc.report.figures.reliability import reliability_diagram as reliability_diagram
+from macc.report.figures.reliability import reliability_diagrams as reliability_diagrams
+from macc.report.figures.reliability import wrong_confidence as wrong_confidence

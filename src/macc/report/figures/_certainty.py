@@ -9,7 +9,7 @@ from macc.heads import LogitMoments
 from macc.metrics import evaluate
 from macc.metrics._inputs import Array, predictions
 from macc.metrics._intervals import Estimate
-from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, panel
+from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from macc.metrics import registry
 from macc.metrics._binning import top_labels
 from macc.metrics._inputs import Array, predictions
 from macc.metrics._scores import risk_coverage as _risk_coverage
-from macc.report.figures._style import figure_of, legend, line_look, panel, plain
+from macc.report.figures.style import figure_of, legend, line_look, panel, plain
 from macc.words import did_you_mean
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import io
 
 from matplotlib.figure import Figure
 
-from macc.report.figures._style import save
+from macc.report.figures.style import save
 
 _NOTEBOOK_DPI = 100
 

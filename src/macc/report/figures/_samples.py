@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.report.figures._style import figure_of, panel, plain
+from macc.report.figures.style import figure_of, panel, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from macc.metrics import Estimate
-from macc.report.figures._style import BLUE, FAINT, INK, RULE, figure_of, legend, panel, plain
+from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, legend, panel, plain
 
 MOST_NAMED = 5
 """More names than this beside their points would overlap; they get numbers, and the names stand beside the axes."""

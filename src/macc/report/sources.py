@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from macc import losses
-from macc.data import Splits
-from macc.data._datasets import known
+from macc.data import Splits, known
 from macc.heads import LogitMoments
 from macc.io.arrays import read_npz
 from macc.metrics._files import Loaded

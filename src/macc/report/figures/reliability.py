@@ -9,7 +9,7 @@ from macc.metrics import Report
 from macc.metrics._binning import bin_index, top_labels
 from macc.metrics._inputs import Array, check_bins, predictions
 from macc.metrics._report import Bin
-from macc.report.figures._style import (
+from macc.report.figures.style import (
     BLUE,
     FAINT,
     INK,

@@ -1,4 +1,4 @@
-"""What the command line prints about data sets."""
+"""What ``macc data`` prints about data sets."""
 
 from collections.abc import Iterable
 from os import PathLike
@@ -8,11 +8,10 @@ import rich.box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from macc.data._datasets import Dataset, known, load
-from macc.data._files import Copies, data_root
-from macc.data._sheet import write_sheet
-from macc.data._splits import Splits
+from macc.data import Dataset, Splits, known, load
+from macc.data.files import Copies, data_root
 from macc.data.folder import folder
+from macc.data.sheet import write_sheet
 
 # More classes than this are shown by their extremes.
 MOST_ROWS = 30
