@@ -97,6 +97,81 @@ def mbls(logits, margin):
     return sum(entries) / len(entries)
 
 
+def dual_focal(logits, labels, gamma):
+    total = 0.0
+    for z, y in zip(logits, labels, strict=True):
+        s = softmax(z)
+        below = max((value for value in s if value < s[y]), default=0.0)
+        total -= (1 - s[y] + below) ** gamma * math.log(s[y])
+    return total / len(labels)
+
+
+def bsce_gra(logits, labels, gamma):
+    total = 0.0
+    for z, y in zip(logits, labels, strict=True):
+        s = softmax(z)
+        distance = math.sqrt(sum((value - (k == y)) ** 2 for k, value in enumerate(s)))
+        total -= distance**gamma * math.log(s[y])
+    return total / len(labels)
+
+
+def acls(logits, margin, top, others):
+    total = 0.0
+    for z in logits:
+        at = z.index(max(z))
+        total += top * max(0.0, z[at] - margin) ** 2
+        for k, value in enumerate(z):
+            if k != at:
+                total += others / (len(z) - 1) * max(0.0, z[at] - value - margin) ** 2
+    return total / len(logits)
+
+
+def entropy(probs):
+    return -sum(s * math.log(s) for s in probs)
+
+
+def entropy_penalty(logits):
+    return math.log(len(logits[0])) - sum(entropy(softmax(z)) for z in logits) / len(logits)
+
+
+def soft_ece(logits, labels, bins, temperature, norm):
+    confidence, right = _confidence(logits, labels)
+    shares = [
+        softmax([-((c - (b + 0.5) / bins) ** 2) / temperature for b in range(bins)]) for c in confidence
+    ]
+    total = 0.0
+    for b in range(bins):
+        size = sum(share[b] for share in shares)
+        accuracy = sum(share[b] * a for share, a in zip(shares, right, strict=True)) / size
+        mean = sum(share[b] * c for share, c in zip(shares, confidence, strict=True)) / size
+        total += size / len(labels) * abs(accuracy - mean) ** norm
+    return total ** (1 / norm)
+
+
+def avuc(logits, labels, threshold=None):
+    confidence, right = _confidence(logits, labels)
+    uncertainty = [entropy(softmax(z)) for z in logits]
+    if threshold is None:
+        groups = [
+            [u for u, a in zip(uncertainty, right, strict=True) if a == which] for which in (True, False)
+        ]
+        means = [sum(group) / len(group) for group in groups if group]
+        threshold = sum(means) / len(means)
+    count = dict.fromkeys(("AC", "AU", "IC", "IU"), 0.0)
+    for p, a, u in zip(confidence, right, uncertainty, strict=True):
+        case = ("A" if a else "I") + ("C" if u <= threshold else "U")
+        count[case] += (p if a else 1 - p) * (1 - math.tanh(u) if u <= threshold else math.tanh(u))
+    return math.log(1 + (count["AU"] + count["IC"]) / (count["AC"] + count["IU"]))
+
+
+def clue(mean, variance, labels):
+    total = 0.0
+    for z, u, y in zip(mean, variance, labels, strict=True):
+        scale = math.sqrt(1 + math.pi / 8 * sum(u) / len(u))
+        total += (-math.log(softmax(z)[y]) - entropy(softmax([value / scale for value in z]))) ** 2
+    return total / len(labels)
+
+
 def moments(features, weight, bias, masks, p):
     """Mean logits and unbiased variance over given masks ``masks[m][i][d]`` of 0 and 1."""
     mean, variance = [], []

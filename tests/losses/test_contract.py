@@ -25,6 +25,9 @@ VARIANTS = [
     "MMCE(weighted=False)",
     "MMCE(legacy=True)",
     "MbLS(margin=0)",
+    "DualFocal(gamma=0.5)",
+    "SoftECE(norm=1)",
+    "AvUC(threshold=1)",
     *(
         f"{name}(weight=[0.5, 1, 2, 1, 1])"
         for name in NAMES
@@ -57,10 +60,10 @@ def value_and_grads(loss: nn.Module, output: LogitMoments, labels: Tensor):
     return value, [part.grad for part in leaves if part.grad is not None]
 
 
-def test_all_ten_losses_are_there():
+def test_all_losses_are_there():
     assert set(NAMES) == {
-        *("CrossEntropy", "LabelSmoothing", "Focal", "FLSD", "Brier"),
-        *("MMCE", "DCA", "MDCA", "MbLS", "MACC"),
+        *("CrossEntropy", "LabelSmoothing", "Focal", "FLSD", "Brier", "DualFocal", "BSCEGRA"),
+        *("MMCE", "DCA", "MDCA", "MbLS", "MACC", "ACLS", "EntropyPenalty", "SoftECE", "AvUC", "CLUE"),
     }
 
 
@@ -81,6 +84,10 @@ class TestContract:
         output, labels = batch(rows=6)
         parts = tuple(part.clone().requires_grad_() for part in output)
         loss = make(text)
+        if "BSCEGRA" in text:
+            pytest.skip(
+                "its weights are constants for the gradient; tests/losses/test_bsce_gra.py looks at it"
+            )
         if "FLSD" in text:  # its exponent has no gradient but does jump; stay away from 0.2
             probability = output.probs[torch.arange(6), labels]
             assert ((probability - 0.2).abs() > 1e-3).all()
@@ -95,6 +102,8 @@ class TestContract:
         torch.testing.assert_close(loss(permuted, labels[order]), loss(output, labels))
 
     def test_a_shift_of_all_logits_does_not_matter(self, text):
+        if "ACLS" in text:
+            pytest.skip("it looks at the largest logit itself; tests/losses/test_acls.py says so")
         output, labels = batch()
         loss = make(text)
 
@@ -249,7 +258,7 @@ def test_gradients_per_sample_through_vmap(name):
     torch.testing.assert_close(per_sample, torch.stack(one_by_one))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "MACC"])
+@pytest.mark.parametrize("name", [n for n in NAMES if not getattr(losses, n).needs_variance])
 def test_plain_logits_are_the_mean(name):
     output, labels = batch()
 
@@ -257,19 +266,11 @@ def test_plain_logits_are_the_mean(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_loss_says_what_it_is_called_in_the_paper(name):
-    assert getattr(losses, name).label in (
-        "NLL",
-        "LS",
-        "FL",
-        "FLSD",
-        "BS",
-        "MMCE",
-        "DCA",
-        "MDCA",
-        "MbLS",
-        "MACC",
-    )
+def test_every_loss_says_what_tables_call_it(name):
+    assert getattr(losses, name).label in {
+        *("NLL", "LS", "FL", "FLSD", "BS", "MMCE", "DCA", "MDCA", "MbLS", "MACC"),
+        *("DFL", "BSCE-GRA", "ACLS", "ECP", "SB-ECE", "AvUC", "CLUE"),
+    }
     assert "Example:" in getattr(losses, name).__doc__
 
 

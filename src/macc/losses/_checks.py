@@ -154,6 +154,13 @@ def check_number(name: str, value: Any, *, low: float, high: float = math.inf) -
     return number
 
 
+def check_whole(name: str, value: Any, *, low: int, high: int) -> int:
+    """``value`` if it is a whole number in ``[low, high]``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"`{name}` must be a whole number in [{low}, {high}], got {value!r}")
+    return value
+
+
 def check_flag(name: str, value: Any) -> bool:
     """``value`` if it is True or False."""
     if not isinstance(value, bool):
