@@ -25,7 +25,7 @@ from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
 from macc import experiments, losses, metrics, training
 from macc.experiments.result import Cell, Result
-from macc.metrics._over_runs import interval, paired_p
+from macc.metrics.over_runs import interval, paired_p
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
 from macc.report.figures.style import BLUE, FAINT, VERMILLION, grid, style
 from macc.report.sources import open_sources

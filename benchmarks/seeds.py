@@ -22,7 +22,7 @@ from macc.experiments.gather import gather
 from macc.experiments.ledger import open_ledger
 from macc.experiments.result import Cell, Result
 from macc.experiments.workers import Worker
-from macc.metrics._over_runs import interval
+from macc.metrics.over_runs import interval
 
 SEEDS = RESULTS / "seeds"
 

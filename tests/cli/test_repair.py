@@ -9,7 +9,7 @@ import pytest
 
 from helpers.command import run
 from macc import posthoc
-from macc.metrics._sources import open_source
+from macc.predictions import open_source
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -177,7 +177,7 @@ def test_mistakes_leave_nothing_behind(files, tmp_path, arguments, message):
 
 
 def test_rows_are_read_in_batches(files, monkeypatch):
-    monkeypatch.setattr("macc.metrics._sources._MOST_ROWS", 7)
+    monkeypatch.setattr("macc.predictions.source._MOST_ROWS", 7)
     parts = list(open_source(Path("bare.csv"), logits=True, labelled=False).rows())
     assert [len(part.scores) for part in parts] == [7] * 8 + [4]
     macc("apply", "c.json", "bare.csv", "--logits", "-o", "out.parquet")

@@ -14,7 +14,7 @@ from macc.experiments import measure
 from macc.experiments.gather import fronts, gather
 from macc.experiments.result import Cell, Result
 from macc.io.writing import write_bytes
-from macc.metrics._over_runs import interval
+from macc.metrics.over_runs import interval
 
 
 class TestCells:

@@ -10,7 +10,7 @@ import pytest
 from macc.experiments import tables
 from macc.experiments.result import Cell, Comparison, Result, load_result
 from macc.experiments.running import write
-from macc.metrics._over_runs import interval
+from macc.metrics.over_runs import interval
 
 
 def test_a_pareto_front_is_printed():

@@ -50,13 +50,13 @@ def test_a_value_on_an_edge_belongs_to_the_lower_bin_as_given():
     """One half ends the first of two bins; float32's 0.2 is above one fifth, float64's is not."""
     assert metrics.mce([[0.5, 0.5], [0.4, 0.6]], [0, 1], bins=2) == pytest.approx(0.5)
     for dtype, expected in ((np.float64, 2), (np.float32, 3)):
-        from macc.metrics._binning import bin_index
+        from macc.metrics.binning import bin_index
 
         assert bin_index(torch.from_numpy(np.array([0.2], dtype)), 15).item() == expected
 
 
 def test_blocks_do_not_change_the_value(monkeypatch):
-    import macc.metrics._inputs as inputs
+    import macc.metrics.inputs as inputs
 
     probs, labels = sample(500, 30)
     whole = {name: getattr(metrics, name)(probs, labels) for name in BINNED + SCORES}

@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 import macc
 from helpers.command import run
 from helpers.predictions import sample
-from macc.metrics._metric import metrics_of, registry
+from macc.metrics import metrics_of, registry
 
 NAME = "failure_auroc_by_certainty"
 

@@ -11,7 +11,7 @@ import torch
 from helpers.predictions import sample
 from helpers.synthetic import Population, draw
 from macc import metrics
-from macc.metrics._metric import metrics_of
+from macc.metrics import metrics_of
 
 
 @pytest.fixture(scope="module")

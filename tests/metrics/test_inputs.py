@@ -193,7 +193,7 @@ def test_streams_keep_the_range_too():
 
 
 def test_two_readers_do_not_share_memory():
-    from macc.metrics._inputs import predictions
+    from macc.metrics.inputs import predictions
 
     other = PROBS[:, ::-1].copy()
     for one, two in zip(

@@ -11,8 +11,8 @@ from scipy.stats import binom, binomtest
 import macc
 from helpers.synthetic import Constant, Population, draw
 from macc import metrics
-from macc.metrics._limits import broken_limits
 from macc.metrics._partial import Partial
+from macc.metrics.limits import broken_limits
 
 NAMES = ["ece", "sce", "mce", "rmsce"]
 

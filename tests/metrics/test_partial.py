@@ -13,8 +13,10 @@ from helpers.command import run
 from helpers.predictions import write_csv
 from helpers.stored import arrays
 from macc import metrics
-from macc.metrics import _partial, _sources
+from macc.metrics import _partial
 from macc.metrics._partial import Partial, fine_cells
+from macc.predictions import open_source
+from macc.predictions import source as reading_source
 
 arrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
@@ -45,7 +47,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(_sources, "_MOST_ROWS", 97)
+    monkeypatch.setattr(reading_source, "_MOST_ROWS", 97)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "row groups", "csv", "names", "list", "logits"])
@@ -445,7 +447,7 @@ def test_empty_lines_of_a_csv_are_no_samples(tmp_path):
     (tmp_path / "a.csv").write_text("label,a,b\n0,0.9,0.1\n1,0.2,0.8\n")
     (tmp_path / "b.csv").write_text("label,a,b\n0,0.9,0.1\n\n1,0.2,0.8\n\n")
 
-    assert [_sources.open_source(tmp_path / name).num_rows for name in ("a.csv", "b.csv")] == [2, 2]
+    assert [open_source(tmp_path / name).num_rows for name in ("a.csv", "b.csv")] == [2, 2]
 
 
 def test_the_same_table_gives_the_same_labels_as_csv_and_as_parquet(tmp_path):
@@ -455,7 +457,7 @@ def test_the_same_table_gives_the_same_labels_as_csv_and_as_parquet(tmp_path):
     (tmp_path / "a.csv").write_text("1,0,label\n0.9,0.1,1\n0.2,0.8,0\n")
     for labels_are, labels in (("names", [0, 1]), ("indices", [1, 0])):
         for kind in ("csv", "parquet"):
-            source = _sources.open_source(tmp_path / f"a.{kind}", labels_are=labels_are)
+            source = open_source(tmp_path / f"a.{kind}", labels_are=labels_are)
             assert source.load().labels.tolist() == labels
 
 
@@ -463,4 +465,4 @@ def test_the_same_table_gives_the_same_labels_as_csv_and_as_parquet(tmp_path):
 def test_the_index_of_a_data_frame_is_no_class(tmp_path, name):
     (tmp_path / "a.csv").write_text(f"{name},a,b,label\n0,0.9,0.1,a\n1,0.2,0.8,b\n")
     with pytest.raises(ValueError, match="looks like the index of a data frame .* index=False"):
-        _sources.open_source(tmp_path / "a.csv", logits=True)
+        open_source(tmp_path / "a.csv", logits=True)

@@ -13,8 +13,7 @@ import reference_metrics as reference
 from helpers.command import run
 from helpers.predictions import sample
 from macc import metrics
-from macc.metrics import _partial
-from macc.metrics._metric import metrics_of, registry
+from macc.metrics import _partial, metrics_of, registry
 from macc.metrics._partial import Partial
 
 

@@ -14,7 +14,7 @@ import torch
 import macc
 from helpers.predictions import sample
 from macc import metrics
-from macc.metrics._metric import metrics_of
+from macc.metrics import metrics_of
 from macc.metrics._resampling import Resampling, auroc_influence
 from macc.metrics._scores import class_aurocs
 
@@ -248,9 +248,9 @@ def test_many_classes_or_bins_take_no_more_memory(bins):
 
 
 def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
-    from macc.metrics._binning import top_labels
-    from macc.metrics._inputs import predictions
     from macc.metrics._resampling import RankedCurve, Selective, TopCells
+    from macc.metrics.binning import top_labels
+    from macc.metrics.inputs import predictions
 
     probs = np.round(sample(60, 3)[0], 1)
     probs /= probs.sum(1, keepdims=True)

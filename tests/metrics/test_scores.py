@@ -54,7 +54,7 @@ def test_metrics_equal_the_loops(name, options, data):
 
 
 def test_grouping_classes_does_not_change_the_value(monkeypatch):
-    import macc.metrics._binning as binning
+    import macc.metrics.binning as binning
 
     data = sample(60, 7)
     names = ["ace", "tace", "auroc"]

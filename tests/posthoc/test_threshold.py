@@ -18,7 +18,7 @@ def two_columns(doubt):
 
 
 def test_limits_are_clopper_and_pearsons():
-    from macc.metrics._intervals import clopper_pearson
+    from macc.metrics.intervals import clopper_pearson
 
     for wrong, size in ((0, 10), (3, 50), (50, 50), (499, 1000)):
         expected = binomtest(wrong, size).proportion_ci(0.9, method="exact")

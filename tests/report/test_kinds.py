@@ -11,7 +11,7 @@ from helpers.command import run
 from helpers.report_runs import digits_runs, hostile_csv, plain_run
 from helpers.stored import arrays
 from macc import metrics, training
-from macc.metrics import _files
+from macc.predictions import Loaded
 from macc.report import kinds
 from macc.report.sources import Source, name_apart, open_sources
 from macc.training.runs import Run
@@ -228,7 +228,7 @@ def test_a_name_apart_is_not_needed_for_what_differs():
 def test_predictions_of_a_run_are_read_as_logits():
     found = open_sources(digits_runs()[:1])[0].predictions("test")
 
-    assert isinstance(found, _files.Loaded)
+    assert isinstance(found, Loaded)
     assert found.from_logits
 
 

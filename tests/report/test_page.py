@@ -19,8 +19,7 @@ from helpers.command import run
 from helpers.report_runs import HOSTILE, IMAGE, digits_runs, hostile_csv, hostile_run, plain_run
 from macc import training
 from macc.data import Part, Splits
-from macc.metrics import Estimate
-from macc.metrics._metric import metrics_of
+from macc.metrics import Estimate, metrics_of
 from macc.report import page
 from macc.report._tables import _apart
 

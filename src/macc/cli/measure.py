@@ -67,7 +67,8 @@ def evaluate(
     wanted = listed(metrics)
     with progress("measuring") as on_progress:
         if state is not None or source.num_rows > max_rows_in_memory:
-            from macc.metrics._partial import check_streamed, stream
+            from macc.metrics._partial import check_streamed
+            from macc.predictions import stream
 
             check_streamed(wanted, source.num_classes)
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
@@ -75,7 +76,7 @@ def evaluate(
             if state is not None:
                 sums.save(state)
         else:
-            from macc.metrics._sources import read_variance
+            from macc.predictions import read_variance
 
             loaded = source.load(normalise=normalise)
             report = macc.evaluate(
@@ -92,7 +93,7 @@ def evaluate(
                 normalise=normalise,
                 on_progress=on_progress,
             )
-    also_write(json, report)
+    also_write(json, report.to_dict())
     if plot is not None:
         from macc.report.figures import reliability_diagram
 
@@ -120,7 +121,7 @@ def merge(
     report = sums.report(confidence=confidence)
     if state is not None:
         sums.save(state)
-    also_write(json, report)
+    also_write(json, report.to_dict())
     say(str(report))
 
 
@@ -148,7 +149,7 @@ class _WithLimits(TyperCommand):
 
 def _limits(given: dict[str, str]) -> dict[str, float]:
     """The limit on each metric that ``--max-NAME`` names."""
-    from macc.metrics._limits import limitable
+    from macc.metrics.limits import limitable
     from macc.words import did_you_mean
 
     known = {f"--max-{name.replace('_', '-')}": name for name in limitable()}
@@ -189,7 +190,7 @@ def check(
     are checked, because the errors of the two classes can cancel in those of the predicted one, which
     --max-top-label-ece limits.
     """
-    from macc.metrics._limits import broken_limits, kept_limits, limited
+    from macc.metrics.limits import broken_limits, kept_limits, limited
 
     asked = _limits(context.meta["limits"])
     source = open_file(file, labels, {**reading, "positive": positive})
@@ -199,7 +200,8 @@ def check(
         limits[metric] = min(limit, limits.get(metric, limit))
     with progress("measuring") as on_progress:
         if source.num_rows > max_rows_in_memory:
-            from macc.metrics._partial import check_streamed, stream
+            from macc.metrics._partial import check_streamed
+            from macc.predictions import stream
 
             check_streamed(list(limits), source.num_classes)
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
@@ -249,7 +251,7 @@ def compare(
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
     from macc.io.writing import check_outputs
     from macc.metrics import compare as difference
-    from macc.metrics._sources import check_same_files, check_same_samples
+    from macc.predictions import check_same_files, check_same_samples
 
     check_outputs({"--json": json}, [a, b, labels])
     # Only an .npy needs labels of its own; the other file may hold them.
@@ -261,7 +263,7 @@ def compare(
     ]
     with progress("comparing") as on_progress:
         if max(source.num_rows for source in sources) > max_rows_in_memory:
-            from macc.metrics._partial import stream_comparison
+            from macc.predictions import stream_comparison
 
             result = stream_comparison(
                 *sources,
@@ -292,5 +294,5 @@ def compare(
                 normalise=normalise,
                 on_progress=on_progress,
             )
-    also_write(json, result)
+    also_write(json, result.to_dict())
     say(f"A  {a}\nB  {b}\n\n{result}")

@@ -1,6 +1,7 @@
 """Options that several commands share, and what they do with them: open files, show progress, write numbers."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -10,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from macc.metrics import Comparison, Report
-    from macc.metrics._files import Loaded
-    from macc.metrics._sources import Source
+    from macc.predictions import Loaded, Source
 
 
 Verify = Annotated[
@@ -159,13 +158,14 @@ def listed(names: list[str] | None) -> list[str] | None:
     return None if names is None else [name.strip() for words in names for name in words.split(",")]
 
 
-def also_write(path: Path | None, result: "Report | Comparison") -> None:
-    """Write the numbers of a result as JSON, if a file for them was named."""
+def also_write(path: Path | None, numbers: dict[str, Any]) -> None:
+    """Write numbers as JSON, if a file for them was named; what is not finite becomes null."""
+    from macc.io.json import finite
     from macc.io.writing import write_whole
 
     if path is not None:
         with write_whole(path) as output:
-            output.write(result.to_json().encode() + b"\n")
+            output.write(json.dumps(finite(numbers), indent=2).encode() + b"\n")
 
 
 def load_file(file: Path, labels: Path | None, reading: Reading, normalise: bool) -> "Loaded":
@@ -175,7 +175,7 @@ def load_file(file: Path, labels: Path | None, reading: Reading, normalise: bool
 
 def open_file(file: Path, labels: Path | None, reading: Reading) -> "Source":
     """A file of predictions, opened and not read yet."""
-    from macc.metrics._sources import open_source
+    from macc.predictions import open_source
 
     return open_source(file, labels, **reading)
 

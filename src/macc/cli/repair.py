@@ -15,6 +15,7 @@ from macc.cli.options import (
     Normalise,
     Positive,
     Reading,
+    also_write,
     load_file,
     open_file,
     progress,
@@ -74,7 +75,6 @@ def calibrate(
     Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
     """
     from macc.io.writing import check_outputs
-    from macc.metrics._files import write_json
     from macc.posthoc.applying import check_kind, write_calibrated
     from macc.posthoc.repair import files_of, pooled, repair
 
@@ -119,8 +119,7 @@ def calibrate(
         result.calibrator, rows, output, label_column=reading["label_column"], normalise=normalise
     )
     result.calibrator.save(calibrator, classes=val.classes)
-    if json is not None:
-        write_json(json, result.to_dict())
+    also_write(json, result.to_dict())
     say(f"{result}\n\n{output}\n{calibrator}")
 
 
@@ -198,7 +197,6 @@ def threshold(
     """
     from macc import posthoc
     from macc.io.writing import check_outputs
-    from macc.metrics._files import write_json
 
     check_outputs({"--json": json}, [file, labels, check, check_labels])
     reading |= {"positive": positive, "beside": [file] if check is None else [file, check]}
@@ -217,8 +215,7 @@ def threshold(
         seen = posthoc.check(
             found, test.scores, test.labels, from_logits=test.from_logits, normalise=normalise
         )
-    if json is not None:
-        write_json(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
+    also_write(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
     say(str(found) if seen is None else f"{found}\n{check}: {seen}")
     if found.threshold is None or (seen is not None and not seen.held):
         raise typer.Exit(1)

@@ -12,9 +12,9 @@ from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.measure import Predictions
 from macc.experiments.result import LEVEL, Cell, Comparison, Result
 from macc.experiments.spec import Method, half_of
-from macc.metrics._compare import paired
-from macc.metrics._intervals import MeanOfSets
-from macc.metrics._over_runs import interval, paired_p
+from macc.metrics.comparing import paired
+from macc.metrics.intervals import MeanOfSets
+from macc.metrics.over_runs import interval, paired_p
 from macc.training.recipe import Head
 
 MAIN = ("accuracy", "ece", "sce", "nll")

@@ -13,7 +13,7 @@ from macc.experiments.ledger import Job, Ledger
 from macc.experiments.measure import Measured, Predictions, read
 from macc.experiments.result import Cell, Member, Result
 from macc.experiments.spec import RULES, Method, Rule
-from macc.metrics._over_runs import interval
+from macc.metrics.over_runs import interval
 from macc.training.runs import Run
 
 Published = Callable[[Sequence[str], str, str, str, str], float | None]

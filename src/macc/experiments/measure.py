@@ -13,8 +13,8 @@ from torch import Tensor
 from macc import metrics
 from macc.experiments.ledger import mc_name
 from macc.experiments.spec import Method
-from macc.metrics._compare import sampled_means
-from macc.metrics._intervals import MeanOfSets, Sampled
+from macc.metrics.comparing import sampled_means
+from macc.metrics.intervals import MeanOfSets, Sampled
 from macc.training.runs import SPREAD, Run
 from macc.training.selection import chosen_epoch
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from macc.metrics._inputs import check_bins, check_num_classes
 from macc.metrics._streaming import Sums, summary
+from macc.metrics.inputs import check_bins, check_num_classes
 
 try:
     from torchmetrics import Metric

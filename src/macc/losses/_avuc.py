@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from macc.losses._checks import Output, check_number
-from macc.losses._distributed import batch_mean
 from macc.losses._entropy import entropy
 from macc.losses._terms import BatchPenalty
+from macc.losses.distributed import batch_mean
 
 
 def avuc(

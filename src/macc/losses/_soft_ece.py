@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from macc.losses._checks import Output, check_number, check_whole
-from macc.losses._distributed import batch_mean
 from macc.losses._terms import BatchPenalty
+from macc.losses.distributed import batch_mean
 
 
 def soft_ece(

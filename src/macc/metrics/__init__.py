@@ -11,6 +11,7 @@ from macc.metrics._metric import Metric as Metric
 from macc.metrics._metric import Unit as Unit
 from macc.metrics._metric import headline as headline
 from macc.metrics._metric import metric as metric
+from macc.metrics._metric import metrics_of as metrics_of
 from macc.metrics._metric import registry as registry
 
 from macc.metrics._scores import accuracy as accuracy
@@ -45,11 +46,12 @@ from macc.metrics._calibration_errors import classwise_ece as classwise_ece
 from macc.metrics._scores import BrierDecomposition as BrierDecomposition
 from macc.metrics._scores import brier_decomposition as brier_decomposition
 
-from macc.metrics._intervals import Estimate as Estimate
+from macc.metrics.intervals import Estimate as Estimate
+from macc.metrics._report import Bin as Bin
 from macc.metrics._report import Report as Report
 from macc.metrics._report import evaluate as evaluate
-from macc.metrics._compare import Comparison as Comparison
-from macc.metrics._compare import Difference as Difference
-from macc.metrics._compare import compare as compare
-from macc.metrics._compare import holm as holm
+from macc.metrics.comparing import Comparison as Comparison
+from macc.metrics.comparing import Difference as Difference
+from macc.metrics.comparing import compare as compare
+from macc.metrics.comparing import holm as holm
 from macc.metrics._streaming import Calibration as Calibration

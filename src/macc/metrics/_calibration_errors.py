@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import (
+from macc.metrics._metric import FINE_PERCENT, PERCENT, metric
+from macc.metrics.binning import (
     TopBins,
     TopLabels,
     adaptive_cells,
@@ -17,8 +18,7 @@ from macc.metrics._binning import (
     top_bins,
     top_labels,
 )
-from macc.metrics._inputs import Array, Predictions, check_bins, like, predictions
-from macc.metrics._metric import FINE_PERCENT, PERCENT, metric
+from macc.metrics.inputs import Array, Predictions, check_bins, like, predictions
 
 # Cells of width 1/2048 are well below any bandwidth that fewer than a million samples can choose.
 _GRID = 2048

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
 
 if TYPE_CHECKING:
-    from macc.metrics._intervals import Sampled
+    from macc.metrics.intervals import Sampled
 
 P = ParamSpec("P")
 

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -23,12 +23,7 @@ from torch import Tensor
 
 from macc.io.arrays import read_npz
 from macc.io.writing import write_whole
-from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_of_block
-from macc.metrics._compare import Comparison, comparison, paired
-from macc.metrics._inputs import Array, Block, check_bins, predictions
-from macc.metrics._intervals import Deviation, Estimate, Ordinary, Sampled, l1, norm_of_gaps
 from macc.metrics._metric import Metric, metrics_of
-from macc.metrics._positive import positive_index
 from macc.metrics._report import (
     ClassRow,
     Positive,
@@ -36,7 +31,6 @@ from macc.metrics._report import (
     check_confidence,
     check_names,
     check_resamples,
-    class_names,
     reliability_bins,
 )
 from macc.metrics._resampling import (
@@ -48,7 +42,9 @@ from macc.metrics._resampling import (
     scores_by_outcome,
 )
 from macc.metrics._scores import auroc, squared_distances
-from macc.metrics._sources import Batch, Source, paired_batches
+from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_of_block
+from macc.metrics.inputs import Array, Block, check_bins, class_names, positive_index, predictions
+from macc.metrics.intervals import Deviation, Estimate, Ordinary, Sampled, l1, norm_of_gaps
 from macc.tables import number, thousands
 
 _GROUPS = 1024
@@ -311,7 +307,7 @@ class Partial:
             cells = thousands(self.sums["all"].shape[1])
             notes.append(f"AUROC from {cells} cells a class is within {most} of the exact value.")
         if metrics is None:
-            notes.append(_left_out(wanted, self.num_classes))
+            notes.append(left_out(wanted, self.num_classes))
         return Report(
             estimates,
             rows if "sce" in wanted else (),
@@ -528,92 +524,6 @@ class BinnedArea:
         return Deviation(torch.empty(0), torch.empty(0))
 
 
-def stream(
-    source: Source,
-    *,
-    positive: str | None = None,
-    bins: int = 15,
-    normalise: bool = False,
-    on_progress: Callable[[float], None] | None = None,
-) -> Partial:
-    """Read a file of any size in constant memory.
-
-    Args:
-        source: The file.
-        positive: The positive class of two; class 1 by default.
-        bins: Number of bins.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-        on_progress: Called with the share of the rows read.
-    """
-    state = Partial(source.num_classes, bins, classes=source.classes, positive=positive)
-    for batch in source.batches():
-        _update(state, source, batch, normalise)
-        if on_progress is not None:
-            on_progress(min(1.0, state.num_samples / max(1, source.num_rows)))
-    return state
-
-
-def stream_comparison(
-    a: Source,
-    b: Source,
-    *,
-    positive: str | None = None,
-    metrics: Sequence[str] | None = None,
-    bins: int = 15,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    normalise: bool = False,
-    on_progress: Callable[[float], None] | None = None,
-) -> Comparison:
-    """Compare two files of any size, of the same samples, in constant memory.
-
-    Args:
-        a: Predictions of model A.
-        b: Predictions of model B.
-        positive: The positive class of two; class 1 by default.
-        metrics: Names to compare; all that can be by default.
-        bins: Number of bins.
-        confidence: Level of the intervals.
-        resamples: Number of resamples.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-        on_progress: Called with the share of the rows read.
-    """
-    check_confidence(confidence)
-    if a.num_classes != b.num_classes:
-        raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
-    check_resamples(resamples)
-    wanted = check_streamed(metrics, a.num_classes)
-    wanted.pop("auroc", None)
-    if metrics is not None and "auroc" in metrics:
-        raise ValueError(
-            "auroc of two models is compared in memory only; raise --max-rows-in-memory, or leave it out"
-        )
-    # The same seed puts each sample into the same group of both, so that resamples of groups are paired.
-    one, two = (
-        Partial(source.num_classes, bins, classes=a.classes or b.classes, positive=positive)
-        for source in (a, b)
-    )
-    for batch, other in paired_batches(a, b):
-        _update(one, a, batch, normalise)
-        _update(two, b, other, normalise)
-        if on_progress is not None:
-            on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
-    with torch.device("cpu"):  # whatever the default device is
-        first, second = (part.draws(resamples=resamples) for part in (one, two))
-        rows = {
-            name: paired(metric.sample(first), metric.sample(second), confidence)
-            for name, metric in wanted.items()
-        }
-    return comparison(
-        rows,
-        one.num_samples,
-        1,
-        confidence,
-        (_left_out(wanted, one.num_classes),) if metrics is None else (),
-        None if one.positive is None else one.classes[one.positive],
-    )
-
-
 def merged(paths: Sequence[Path]) -> Partial:
     """The states of several files put together, one at a time."""
     places = [path.resolve() for path in paths]
@@ -640,13 +550,6 @@ def _digest(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
-def _update(state: Partial, source: Source, batch: Batch, normalise: bool) -> None:
-    try:
-        state.update(batch.scores, batch.labels, from_logits=source.from_logits, normalise=normalise)
-    except ValueError as error:
-        raise source.refusal(error, batch.rows) from None
-
-
 def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTAVE) -> npt.NDArray[np.int64]:
     """A fine cell of each probability, rising with it; the first bits of a float64 are its logarithm."""
     last = _num_cells(per_octave) - 1
@@ -671,7 +574,7 @@ def check_streamed(metrics: Sequence[str] | None, num_classes: int) -> dict[str,
     return wanted
 
 
-def _left_out(measured: Collection[str], num_classes: int) -> str:
+def left_out(measured: Collection[str], num_classes: int) -> str:
     names = ", ".join(name for name in metrics_of(num_classes) if name not in measured)
     return f"Left out, because they need all samples in memory: {names}."
 

@@ -4,13 +4,10 @@ The top label of two classes hides this. Where a model says 60 % and 50 % happen
 it is over-confident in class 1 and under-confident in class 0, and the two cancel in every bin of confidence.
 """
 
-from collections.abc import Sequence
-
-from macc.metrics._binning import TopLabels, bin_index, class_labels, top_bins
 from macc.metrics._calibration_errors import max_gap, mean_gap, residuals_on_grid, smooth_error
-from macc.metrics._inputs import Array, check_bins, predictions
 from macc.metrics._metric import PERCENT, PLAIN, metric
-from macc.words import quoted
+from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
+from macc.metrics.inputs import Array, check_bins, check_positive, predictions
 
 
 @metric(
@@ -176,33 +173,8 @@ def positive_brier(
     return float((one.confidence - one.correct).square().mean())
 
 
-def positive_index(positive: int | str | None, classes: Sequence[str]) -> int | None:
-    """Which class verdicts are about: class 1 of two unless another is named, and none of more than two."""
-    if len(classes) != 2:
-        if positive is not None:
-            raise ValueError(
-                f"positive={positive!r} picks one of two classes, and there are {len(classes)}; leave it out"
-            )
-        return None
-    if positive is None:
-        return 1
-    if isinstance(positive, str):
-        if positive not in classes:
-            raise ValueError(
-                f"no class is called {quoted(positive)}; the classes are {quoted(classes[0])} and {quoted(classes[1])}"
-            )
-        return list(classes).index(positive)
-    _check_index(positive)
-    return positive
-
-
-def _check_index(positive: int) -> None:
-    if isinstance(positive, bool) or positive not in (0, 1):
-        raise ValueError(f"positive must be 0 or 1, the index of the positive class, got {positive!r}")
-
-
 def _of_class(probs: Array, labels: Array, positive: int, from_logits: bool, normalise: bool) -> TopLabels:
-    _check_index(positive)
+    check_positive(positive)
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
     if given.num_classes != 2:
         raise ValueError(

@@ -12,13 +12,19 @@ from typing import Any
 import torch
 
 from macc.io.json import finite
-from macc.metrics._binning import TopBins, TopLabels, bin_index, class_labels, top_bins
-from macc.metrics._inputs import Array, Predictions, check_bins, predictions
-from macc.metrics._intervals import Estimate
-from macc.metrics._labels import named_labels
 from macc.metrics._metric import Metric, metrics_of, registry
-from macc.metrics._positive import positive_index
 from macc.metrics._resampling import Draws, Resampling
+from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_bins
+from macc.metrics.inputs import (
+    Array,
+    Predictions,
+    check_bins,
+    class_names,
+    named_labels,
+    positive_index,
+    predictions,
+)
+from macc.metrics.intervals import Estimate
 from macc.tables import data_frame, html_table, interval, number, text_table, thousands
 from macc.words import class_called, did_you_mean
 
@@ -433,15 +439,6 @@ def check_names(
     # What verdicts and diagrams of two classes are about.
     wanted += ["positive_ece"] if num_classes == 2 and "ece" in wanted else []
     return {name: metric for name, metric in there.items() if name in wanted}
-
-
-def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
-    """Names of the classes, their indices if there are none."""
-    if classes is None:
-        return [str(j) for j in range(num_classes)]
-    if len(classes) != num_classes:
-        raise ValueError(f"classes names {len(classes)} classes, and probs has {num_classes}")
-    return [str(name) for name in classes]
 
 
 def _class_rows(given: Predictions, names: list[str], classwise: list[Estimate]) -> tuple[ClassRow, ...]:

@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import (
+from macc.metrics._calibration_errors import (
+    largest_running_gap,
+    max_gap,
+    residuals_on_grid,
+    root_mean_square_gap,
+    smooth_error,
+)
+from macc.metrics._scores import answered_samples, class_aurocs, squared_distances
+from macc.metrics.binning import (
     ClassCells,
     TopBins,
     TopLabels,
@@ -22,15 +30,8 @@ from macc.metrics._binning import (
     top_bins,
     width_cells,
 )
-from macc.metrics._calibration_errors import (
-    largest_running_gap,
-    max_gap,
-    residuals_on_grid,
-    root_mean_square_gap,
-    smooth_error,
-)
-from macc.metrics._inputs import Predictions
-from macc.metrics._intervals import (
+from macc.metrics.inputs import Predictions
+from macc.metrics.intervals import (
     Deviation,
     Estimate,
     Gaps,
@@ -46,7 +47,6 @@ from macc.metrics._intervals import (
     quantile,
     unseen_share,
 )
-from macc.metrics._scores import answered_samples, class_aurocs, squared_distances
 
 # 8 MB of float64, of which a few copies live at once.
 _CHUNK_ELEMENTS = 2**20

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import ClassGaps, TopLabels, columns, top_labels
-from macc.metrics._inputs import Array, Block, check_bins, predictions
 from macc.metrics._metric import AREA, PERCENT, PLAIN, metric
+from macc.metrics.binning import ClassGaps, TopLabels, columns, top_labels
+from macc.metrics.inputs import Array, Block, check_bins, predictions
 
 # The squared distance between two corners of the simplex, which a row that sums to a little more than 1 could exceed.
 _LARGEST = 2

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_of_block
 from macc.metrics._calibration_errors import class_errors, max_gap, mean_gap
-from macc.metrics._inputs import Array, Predictions, check_bins, check_num_classes, predictions
 from macc.metrics._scores import squared_distance
+from macc.metrics.binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_of_block
+from macc.metrics.inputs import Array, Predictions, check_bins, check_num_classes, predictions
 
 
 class Sums(NamedTuple):

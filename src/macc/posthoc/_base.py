@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from macc.io.writing import write_whole
-from macc.metrics._inputs import Array, like, predictions, score_rows
+from macc.metrics.inputs import Array, like, predictions, score_rows
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

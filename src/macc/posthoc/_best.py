@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array
+from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, Sample, methods, sample
 from macc.tables import html_table, text_table, thousands
 

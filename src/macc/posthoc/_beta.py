@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array
+from macc.metrics.inputs import Array
 from macc.posthoc._base import Floats, accept, parameter, sample
 from macc.posthoc._binned import log_and_rest
 from macc.posthoc._classwise import ClassWise, tempering

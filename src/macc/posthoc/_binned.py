@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array, check_bins
+from macc.metrics.inputs import Array, check_bins
 from macc.posthoc._base import Floats, accept, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array
+from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
 from macc.posthoc._temperature import best_temperature, check_temperature, tempered
 

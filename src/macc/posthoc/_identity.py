@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from macc.metrics._inputs import Array
+from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, sample
 
 

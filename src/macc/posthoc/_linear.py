@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array
+from macc.metrics.inputs import Array
 from macc.posthoc._base import Floats, Sample, accept, blocks, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._optimise import check_penalty, minimise

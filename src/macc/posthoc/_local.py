@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array, like
+from macc.metrics.inputs import Array, like
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
 from macc.posthoc._optimise import check_penalty, minimise
 from macc.posthoc._temperature import best_temperature, tempered

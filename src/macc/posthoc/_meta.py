@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array, like
+from macc.metrics.inputs import Array, like
 from macc.posthoc._base import Calibrator, Sample, accept, parameter, sample
 from macc.posthoc._temperature import best_temperature, check_temperature, tempered
 

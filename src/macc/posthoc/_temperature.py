@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Array
+from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, Sample, accept, sample
 
 LOWEST, HIGHEST = 0.01, 100.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from macc.metrics._binning import TopLabels, top_labels
-from macc.metrics._inputs import Array, predictions
-from macc.metrics._intervals import clopper_pearson
+from macc.metrics.binning import TopLabels, top_labels
+from macc.metrics.inputs import Array, predictions
+from macc.metrics.intervals import clopper_pearson
 from macc.tables import thousands
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from macc.io.writing import write_whole
-from macc.metrics._sources import Source
 from macc.posthoc._base import Calibrator
 from macc.posthoc._base import load_with_classes as load_with_classes
 from macc.posthoc.repair import logarithms, warn_of_zeros
+from macc.predictions import Source
 from macc.words import quoted, shown
 
 KINDS = (".npz", ".csv", ".parquet")

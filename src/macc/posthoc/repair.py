@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc.metrics._compare import Comparison, compare
-from macc.metrics._files import Loaded
-from macc.metrics._inputs import predictions
-from macc.metrics._metric import metrics_of, registry
-from macc.metrics._report import Report, evaluate
+from macc.metrics import Report, evaluate, metrics_of, registry
+from macc.metrics.comparing import Comparison, compare
+from macc.metrics.inputs import predictions
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
+from macc.predictions import Loaded
 from macc.tables import interval, number, text_table, thousands
 from macc.words import class_called
 

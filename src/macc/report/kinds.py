@@ -15,7 +15,7 @@ from macc import metrics
 from macc.heads import LogitMoments
 from macc.io.writing import write_whole
 from macc.metrics import Report, headline
-from macc.metrics._files import Loaded
+from macc.predictions import Loaded
 from macc.report import figures
 from macc.report.figures import Said
 from macc.report.figures._certainty import group_count

@@ -17,7 +17,7 @@ from macc import __version__, metrics, words
 from macc.data import Splits
 from macc.io.writing import write_whole
 from macc.metrics import Report
-from macc.metrics._files import Loaded
+from macc.predictions import Loaded
 from macc.report import _tables, figures, kinds
 from macc.report._svg import data_uri, inline
 from macc.report._tables import Table

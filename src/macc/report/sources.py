@@ -16,8 +16,7 @@ from macc import losses
 from macc.data import Splits, known
 from macc.heads import LogitMoments
 from macc.io.arrays import read_npz
-from macc.metrics._files import Loaded
-from macc.metrics._sources import open_source
+from macc.predictions import Loaded, open_source
 from macc.training.building import splits_for
 from macc.training.recipe import Recipe
 from macc.training.runs import Run, open_run

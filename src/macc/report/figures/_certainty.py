@@ -7,8 +7,8 @@ import torch
 
 from macc.heads import LogitMoments
 from macc.metrics import evaluate
-from macc.metrics._inputs import Array, predictions
-from macc.metrics._intervals import Estimate
+from macc.metrics.inputs import Array, predictions
+from macc.metrics.intervals import Estimate
 from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, panel
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from macc.metrics import Report
-from macc.metrics._binning import bin_index, top_labels
-from macc.metrics._inputs import Array, check_bins, predictions
-from macc.metrics._report import Bin
+from macc.metrics import Bin, Report
+from macc.metrics.binning import bin_index, top_labels
+from macc.metrics.inputs import Array, check_bins, predictions
 from macc.report.figures.style import (
     BLUE,
     FAINT,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._inputs import Block, Predictions
+from macc.metrics.inputs import Block, Predictions
 
 # 16 MB of float64, of which a sort and a scatter hold a few copies.
 _COLUMN_ELEMENTS = 2**21

@@ -39,7 +39,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from macc.metrics._binning import TopBins
+from macc.metrics.binning import TopBins
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

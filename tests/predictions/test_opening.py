@@ -11,8 +11,8 @@ import macc
 from helpers.command import run
 from helpers.predictions import npy_bytes, sample, write_csv, zipped
 from macc.io import arrays
-from macc.metrics import _sources
-from macc.metrics._sources import open_source
+from macc.predictions import open_source
+from macc.predictions import source as reading_source
 from macc.words import class_called
 
 NAMES = ["cat", "dog", "owl"]
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(_sources, "_MOST_ROWS", 10)
+    monkeypatch.setattr(reading_source, "_MOST_ROWS", 10)
 
 
 def accuracy(path):

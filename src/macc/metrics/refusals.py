@@ -4,11 +4,11 @@ Positions have one convention. In Python they are indices from 0, written as cod
 are what a person counts: a line of a text file, as an editor shows it, and otherwise a row, from 1.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from macc.words import quoted, shown
+from macc.words import shown
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,6 @@ class Words:
         return f"{name}[{row}] sums"
 
 
-@dataclass(frozen=True)
-class FileWords(Words):
-    """How somebody who gave a file on the command line knows them; ``place`` says where a sample stands."""
-
-    rescale: str = "add --normalise"
-    from_logits: str = "--logits"
-    normalise: str = "--normalise"
-    classes: Sequence[str] | None = None
-    place: Callable[[int], str] = field(default=lambda row: f"row {row + 1}")
-
-    def entry(self, name: str, row: int, column: int | None) -> str:
-        """One number: ``line 7: the probability of 'dog'``."""
-        what = "logit" if name == "logits" else "probability"
-        if column is None:
-            return f"{self.place(row)}: the {what}"
-        named = f"class {column}" if self.classes is None else quoted(self.classes[column])
-        return f"{self.place(row)}: the {what} of {named}"
-
-    def total(self, name: str, row: int) -> str:
-        """The numbers of one sample, and the verb: ``line 7: the probabilities sum``."""
-        return f"{self.place(row)}: the {'logits' if name == 'logits' else 'probabilities'} sum"
-
-
 PYTHON = Words()
 
 
@@ -66,15 +43,15 @@ class InputError(ValueError):
         >>> error = InputError(lambda words: f"{words.entry('probs', 5, 1)} is nan")
         >>> print(error)
         probs[5, 1] is nan
-        >>> print(error.said_of("p.csv", FileWords(classes=["cat", "dog"], place=lambda row: f"line {row + 2}")))
-        p.csv, line 7: the probability of 'dog' is nan
+        >>> print(error.said_of("p.csv", Words()))
+        p.csv: probs[5, 1] is nan
     """
 
     def __init__(self, sentence: Callable[[Words], str]):
         super().__init__(sentence(PYTHON))
         self.sentence = sentence
 
-    def said_of(self, path: object, words: FileWords) -> ValueError:
+    def said_of(self, path: object, words: Words) -> ValueError:
         """The same error about a file."""
         text = self.sentence(words)
         comma = text.startswith(("line ", "row "))

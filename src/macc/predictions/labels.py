@@ -163,31 +163,6 @@ def is_missing(label: str) -> bool:
     return label.casefold() in _MISSING_WORDS
 
 
-def named_labels(labels: Any, classes: Sequence[str] | None) -> Any:
-    """Labels as they are or, where they are text, the indices of the classes that they name.
-
-    Example:
-        >>> named_labels(["dog", "cat"], ["cat", "dog"]).tolist()
-        [1, 0]
-    """
-    if not isinstance(labels, np.ndarray | list | tuple) or len(labels) == 0:
-        return labels
-    text = labels.dtype.kind in "US" if isinstance(labels, np.ndarray) else isinstance(labels[0], str)
-    if not text:
-        return labels
-    if classes is None:
-        raise ValueError("labels are text; name the classes in their order with classes=[…], or pass indices")
-    names = [str(name) for name in classes]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            "classes has a name twice, so that labels cannot be told apart; name each class once"
-        )
-    try:
-        return Labels(len(names), names, labels_are="names").indices(np.asarray(labels, dtype=str))
-    except LabelError as error:
-        raise ValueError(f"labels[{error.at}]: {error}") from None
-
-
 def _whole(text: str) -> int | None:
     """A whole number, also written as 1.0, which is what pandas makes of whole numbers beside missing ones."""
     return int(text.partition(".")[0]) if _WHOLE.fullmatch(text) else None

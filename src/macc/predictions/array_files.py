@@ -1,0 +1,169 @@
+"""Predictions in ``.npz`` and ``.npy``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from macc.io.arrays import Array, npy_header, open_npz, read_npy, read_npz
+from macc.metrics.inputs import check_shape
+from macc.predictions.columns import check_once
+from macc.predictions.labels import MISSING, Labels
+from macc.predictions.reading import Reading, check_file, indices, say_dropped, with_labels
+from macc.predictions.refusals import FileWords
+from macc.predictions.source import Batch, Loaded, Raw, Source
+from macc.words import listed, shown
+
+
+def open_npz_file(path: Path, reading: Reading) -> Source:
+    """Open an ``.npz``."""
+    with open_npz(path) as members:
+        names = members.names
+        found = listed(sorted(names))
+        if "labels" not in names and reading.labelled:
+            raise ValueError(f"{shown(path)} has no key 'labels'; it has {found}")
+        if "probs" in names and "logits" in names:
+            raise ValueError(f"{shown(path)} has both 'probs' and 'logits'; keep the one to be measured")
+        if "probs" not in names and "logits" not in names:
+            raise ValueError(f"{shown(path)} has neither 'probs' nor 'logits'; it has {found}")
+        others = {other.suffix.lower() for other in reading.beside} - {".npz"}
+        if reading.logits and "probs" in names and not others:
+            raise ValueError(
+                f"{shown(path)} has 'probs', and --logits says they are logits; rename the key to 'logits'"
+            )
+        key = "logits" if "logits" in names else "probs"
+        labelled = "labels" in names
+        num_classes = _check_shapes(
+            path, key, members.header(key), members.header("labels") if labelled else None
+        )
+        classes = None
+        if "classes" in names:
+            shape, dtype = members.header("classes")
+            if shape != (num_classes,) or dtype.kind not in "USiu":
+                raise ValueError(
+                    f"{shown(path)}: 'classes' must hold {num_classes} names, got shape {shape} of type {dtype}"
+                )
+            classes = [_name(value) for value in members.read("classes").tolist()]
+            check_once(path, classes, "the class")
+        words = FileWords(declare_logits="rename the key to 'logits'", classes=classes)
+        from_logits = key == "logits"
+        if not reading.labelled:
+            beside = {name: members.read(name) for name in names if name != key}
+            return _unlabelled(path, words, members.read(key), num_classes, from_logits, beside)
+        labels = members.read("labels")
+        given = indices(path, words, _labels_of_array(path, reading, num_classes, classes, labels), labels)
+        scores = members.read(key)
+    return _in_memory(path, words, scores, given, num_classes, from_logits, {})
+
+
+def open_npy(path: Path, labels: Path | None, reading: Reading) -> Source:
+    """Open an ``.npy`` of scores, and a second one of labels."""
+    words = FileWords(declare_logits="add --logits")
+    if labels is None:
+        if reading.labelled:
+            raise ValueError(
+                f"{shown(path)}: an .npy holds the scores only; name a second .npy with the labels"
+            )
+        num_classes = _check_shapes(path, "probs", npy_header(path), None)
+        return _unlabelled(path, words, read_npy(path), num_classes, reading.logits, {})
+    check_file(labels)
+    if labels.suffix.lower() != ".npy":
+        raise ValueError(f"{shown(labels)}: the labels of an .npy must be an .npy too")
+    num_classes = _check_shapes(path, "probs", npy_header(path), npy_header(labels))
+    answers = read_npy(labels)
+    given = indices(labels, words, _labels_of_array(labels, reading, num_classes, None, answers), answers)
+    others = {} if reading.labelled else {"labels": answers}
+    return _in_memory(path, words, read_npy(path), given, num_classes, reading.logits, others)
+
+
+def read_variance(path: Path, loaded: Loaded) -> Array | None:
+    """The variance of the logits of loaded samples, which an ``.npz`` of ``macc predict --moments`` has."""
+    moments = read_npz(path, {"mean", "variance"}) if path.suffix.lower() == ".npz" else {}
+    if len(moments) < 2:
+        return None
+    found = moments["variance"]
+    if found.dtype.kind != "f":
+        raise ValueError(
+            f"{shown(path)}: variance holds values of type {found.dtype}, not floating-point numbers"
+        )
+    # Fewer rows than samples are refused by the metrics, which name both shapes.
+    return found if loaded.rows is None or len(found) <= loaded.rows.max() else found[loaded.rows]
+
+
+def _check_shapes(path: Path, key: str, scores: tuple[Any, Any], labels: tuple[Any, Any] | None) -> int:
+    """Refuse arrays that cannot be predictions, before any is read; otherwise the number of classes."""
+    shape, dtype = scores
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{shown(path)}: {key} holds values of type {dtype}, not numbers")
+    try:
+        check_shape(key, shape)
+    except ValueError as error:
+        raise ValueError(f"{shown(path)}: {error}") from None
+    num_classes = int(shape[1]) if len(shape) > 1 else 2
+    if labels is None:
+        return num_classes
+    count, kind = labels
+    if kind.kind not in "biufUS":
+        raise ValueError(f"{shown(path)}: labels holds values of type {kind}, not numbers or text")
+    if len(count) != 1:
+        raise ValueError(
+            f"{shown(path)}: labels must be one class per sample, shape (N,), got {count}; "
+            "one-hot rows become indices with .argmax(1)"
+        )
+    if shape[0] != count[0]:
+        raise ValueError(
+            f"{shown(path)}: {key} has {shape[0]} samples and labels has {count[0]}; they must pair up"
+        )
+    return num_classes
+
+
+def _labels_of_array(
+    path: Path, reading: Reading, num_classes: int, classes: list[str] | None, labels: Array
+) -> Labels:
+    """Text names classes and numbers are indices: the type says which."""
+    text = labels.dtype.kind in "US"
+    if text and classes is None and num_classes > 2:
+        raise ValueError(
+            f"{shown(path)}: the labels are text; add an array 'classes' with the {num_classes} names in their order "
+            "(an .npz can hold one)"
+        )
+    kind = "indices" if not text else None if classes is None else "names"
+    return reading.labels(num_classes, classes, kind)
+
+
+def _unlabelled(path: Path, words: FileWords, scores: Array, *more: Any) -> Source:
+    return _in_memory(path, words, scores, np.full(len(scores), MISSING), *more)
+
+
+def _in_memory(
+    path: Path,
+    words: FileWords,
+    scores: Array,
+    labels: npt.NDArray[np.int64],
+    num_classes: int,
+    from_logits: bool,
+    others: dict[str, Array],
+) -> Source:
+    def read() -> Iterator[Batch]:
+        batch = with_labels(scores, labels, 0)
+        yield batch
+        say_dropped(path, len(labels) - len(batch.labels), len(labels))
+
+    return Source(
+        path,
+        len(scores),
+        num_classes,
+        None if words.classes is None else list(words.classes),
+        words,
+        from_logits,
+        False,
+        None,
+        read,
+        lambda: iter([Raw(scores, [], others)]),
+    )
+
+
+def _name(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
