@@ -9,6 +9,7 @@ from macc.posthoc._base import Calibrator as Calibrator
 from macc.posthoc._base import load as load
 from macc.posthoc._best import Best as Best
 from macc.posthoc._best import best as best
+from macc.posthoc._best import by_name as by_name
 from macc.posthoc._beta import Beta as Beta
 from macc.posthoc._binned import Histogram as Histogram
 from macc.posthoc._binned import Isotonic as Isotonic
