@@ -155,7 +155,7 @@ def test_calibrate_writes_every_format(files):
         ),
         (["p.csv", "p.npz", "-o", "x.csv"], "p.csv is not a calibrator"),
         (["p.npz", "p.npz", "-o", "x.csv"], "p.npz is not a calibrator: it is no text"),
-        (["c.json", "p.npz", "-o", "x.txt"], "x.txt: calibrated probabilities are written as"),
+        (["c.json", "p.npz", "-o", "x.txt"], "x.txt: results are written as"),
         (["c.json", "p.npz", "-o", "p.npz"], "p.npz would overwrite"),
         (["c.json", "holed.csv", "--logits", "-o", "x.csv"], "holed.csv, line 3: .*nan"),
         (
@@ -205,6 +205,6 @@ def test_classes_in_another_order_are_refused(files, tmp_path):
     result = run("apply", "v.json", "other.csv", "--logits", "-o", "x.csv")
 
     assert result.code == 2
-    assert "cat, dog, owl where the calibrator is fitted and owl, cat, dog where it is applied" in result.err
+    assert "cat, dog, owl in the fit and owl, cat, dog where it is applied" in result.err
     assert not (tmp_path / "x.csv").exists()
     macc("apply", "v.json", "other.csv", "--logits", "--class-columns", "cat,dog,owl", "-o", "x.csv")

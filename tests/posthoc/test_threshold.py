@@ -180,7 +180,7 @@ def test_calibrate_pools_files_and_folders(files):
     ("arguments", "message"),
     [
         (["--method", "magic"], "no calibrator is called 'magic'; there are"),
-        (["-o", "out.txt"], "out.txt: calibrated probabilities are written as .npz, .csv or .parquet"),
+        (["-o", "out.txt"], "out.txt: results are written as .npz, .csv or .parquet"),
         (["-o", "nowhere/out.npz"], "does not exist"),
         (
             ["-o", "out.npz", "--json", "./out.json"],
@@ -253,5 +253,5 @@ def test_columns_in_another_order_are_refused(tmp_path, monkeypatch):
     result = run("calibrate", "--fit", "val.csv", "--apply", "test.csv", "-o", "out.npz")
 
     assert result.code == 2
-    assert "the classes are cat, dog, bird where the calibrator is fitted and bird, cat, dog" in result.err
+    assert "the classes are cat, dog, bird in the fit and bird, cat, dog" in result.err
     assert not (tmp_path / "out.npz").exists()

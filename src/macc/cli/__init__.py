@@ -18,6 +18,7 @@ from macc.cli.app import app as app
 # The commands register themselves, in the order of ``macc --help``.
 from macc.cli import measure as measure
 from macc.cli import repair as repair
+from macc.cli import operation as operation
 from macc.cli import training as training
 from macc.cli import experiments as experiments
 from macc.cli import figures as figures

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from macc.io.writing import write_bytes
+from macc.words import shown
 
 
 def finite(value: Any) -> Any:
@@ -30,3 +31,31 @@ def write_json(path: Path, value: Any) -> None:
 def json_bytes(value: Any) -> bytes:
     """A value as indented JSON; not-a-number has no place in it."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def read_json(path: Path, what: str, *, largest: int) -> Any:
+    """The content of a file that nobody vouches for.
+
+    Args:
+        path: The file.
+        what: What it has to be, with its article.
+        largest: The most bytes that such a file has.
+    """
+    name = shown(path)
+    try:
+        if path.stat().st_size > largest:
+            raise ValueError(f"{name} is larger than {what} ever is ({largest >> 20} MB)")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} is not {what}: it is no text") from None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{name} is not {what}: {reason}") from None
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number of JSON")

@@ -22,6 +22,8 @@ from macc.posthoc._linear import VectorScaling as VectorScaling
 from macc.posthoc._local import LocalTemperature as LocalTemperature
 from macc.posthoc._meta import MetaCal as MetaCal
 from macc.posthoc._module import CalibratorModule as CalibratorModule
+from macc.posthoc._sets import Coverage as Coverage
+from macc.posthoc._sets import Sets as Sets
 from macc.posthoc._temperature import Temperature as Temperature
 from macc.posthoc._threshold import Check as Check
 from macc.posthoc._threshold import Threshold as Threshold

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from macc.io.json import read_json
 from macc.io.writing import write_whole
 from macc.metrics.inputs import Array, like, predictions, score_rows
 
@@ -264,31 +265,19 @@ def load(path: Path | str) -> Calibrator:
 
 def load_with_classes(path: Path | str) -> tuple[Calibrator, list[str] | None]:
     """The calibrator of a file, and the names of the classes it was fitted to where the file has them."""
-    path = Path(path)
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ValueError(f"{path} is larger than any calibrator ({_LARGEST_FILE >> 20} MB)")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a calibrator: it is no text") from None
-    try:
-        content = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"{path} is not a calibrator: {reason}") from None
+    content = read_json(Path(path), "a calibrator", largest=_LARGEST_FILE)
     try:
         calibrator = from_dict(content)
         classes = content.get("classes")
-        if classes is not None and not _are_names(classes, calibrator.num_classes):
+        if classes is not None and not are_names(classes, calibrator.num_classes):
             raise ValueError(f"'classes' must name its {calibrator.num_classes} classes")
     except ValueError as error:
         raise ValueError(f"{path} is not a calibrator: {error}") from None
     return calibrator, classes
 
 
-def _are_names(classes: Any, num_classes: int) -> bool:
+def are_names(classes: Any, num_classes: int) -> bool:
+    """Whether a value of a file is a list of so many names."""
     return (
         isinstance(classes, list)
         and len(classes) == num_classes
@@ -322,10 +311,6 @@ def methods() -> dict[str, type[Calibrator]]:
         for name, value in vars(posthoc).items()
         if isinstance(value, type) and issubclass(value, Calibrator) and value is not Calibrator
     }
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _checked(owner: str, item: Field[Any], values: object) -> Any:

@@ -1,9 +1,9 @@
-"""What ``macc apply`` does: calibrated probabilities of a file, with whatever else stands in it."""
+"""What ``macc apply`` and ``macc sets`` write: results of a file, with whatever else stands in it."""
 
 import csv
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy.typing as npt
 from macc.io.writing import write_whole
 from macc.posthoc._base import Calibrator
 from macc.posthoc._base import load_with_classes as load_with_classes
+from macc.posthoc._sets import Sets
+from macc.posthoc._sets import load_sets as load_sets
 from macc.posthoc.repair import logarithms, warn_of_zeros
 from macc.predictions import Source
 from macc.words import quoted, shown
@@ -26,9 +28,7 @@ Write = Callable[[npt.NDArray[Any], Columns], None]
 def check_kind(path: Path) -> None:
     """Refuse a file of a kind that is not written, before anything is computed."""
     if path.suffix.lower() not in KINDS:
-        raise ValueError(
-            f"{shown(path)}: calibrated probabilities are written as {', '.join(KINDS[:-1])} or {KINDS[-1]}"
-        )
+        raise ValueError(f"{shown(path)}: results are written as {', '.join(KINDS[:-1])} or {KINDS[-1]}")
 
 
 def write_calibrated(
@@ -54,9 +54,8 @@ def write_calibrated(
             f"{calibrator.num_classes}; apply it to predictions of the model it was fitted to"
             f"{source.words.more_columns}"
         )
-    writers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
     count = zeros = 0
-    with writers[output.suffix.lower()](output, source, label_column) as write:
+    with _writer(output, source, label_column, "probs") as write:
         for part in source.rows(normalise=normalise):
             logits = part.scores
             if not source.from_logits:
@@ -70,8 +69,35 @@ def write_calibrated(
     return count
 
 
+def write_sets(
+    sets: Sets, source: Source, output: Path, *, label_column: str, normalise: bool = False
+) -> None:
+    """Write the sets of a file, whole or not at all: for each class 1 where it is in the set, else 0.
+
+    Args:
+        sets: The sets.
+        source: The file, opened with ``labelled=False``.
+        output: The ``.npz``, ``.csv`` or ``.parquet`` to write.
+        label_column: The column of labels.
+        normalise: Divide rows of probabilities by their sum.
+    """
+    first = 0
+    with _writer(output, source, label_column, "sets") as write:
+        for part in source.rows(normalise=normalise):
+            held = sets(part.scores, from_logits=source.from_logits, normalise=normalise, first=first)
+            write(held.astype(np.int8), part.others)
+            first += len(held)
+
+
+def _writer(output: Path, source: Source, label_column: str, key: str) -> AbstractContextManager[Write]:
+    """What writes results; ``key`` is their name in an ``.npz``."""
+    if output.suffix.lower() == ".npz":
+        return _npz(output, source, label_column, key)
+    return (_csv if output.suffix.lower() == ".csv" else _parquet)(output, source, label_column)
+
+
 @contextmanager
-def _npz(output: Path, source: Source, label_column: str) -> Iterator[Write]:
+def _npz(output: Path, source: Source, label_column: str, result: str) -> Iterator[Write]:
     probs: list[npt.NDArray[Any]] = []
     others: list[Columns] = []
 
@@ -80,7 +106,7 @@ def _npz(output: Path, source: Source, label_column: str) -> Iterator[Write]:
         others.append(beside)
 
     yield write
-    arrays: dict[str, Any] = {"probs": np.concatenate(probs)}
+    arrays: dict[str, Any] = {result: np.concatenate(probs)}
     for name in others[0]:
         key = "labels" if source.columns is not None and name == label_column else name
         if key in arrays or key == "file":

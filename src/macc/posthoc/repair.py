@@ -133,11 +133,11 @@ def repair(
 
 
 def check_classes(fitted: Sequence[str] | None, applied: Sequence[str] | None) -> None:
-    """Refuse to apply a calibrator to other classes than it was fitted to, where the names of both are known."""
+    """Refuse to apply a fit to other classes than it was fitted to, where the names of both are known."""
     if fitted is not None and applied is not None and list(fitted) != list(applied):
         raise ValueError(
-            f"the classes are {_some(fitted)} where the calibrator is fitted and {_some(applied)} where it is "
-            "applied; give both the same columns in the same order, for example with --class-columns"
+            f"the classes are {_some(fitted)} in the fit and {_some(applied)} where it is applied; "
+            "give both the same columns in the same order, for example with --class-columns"
         )
 
 
