@@ -15,7 +15,8 @@ import macc
 from helpers.predictions import sample
 from macc import metrics
 from macc.metrics import metrics_of
-from macc.metrics._resampling import Resampling, auroc_influence
+from macc.metrics._resampling import Resampling
+from macc.metrics._resampling.ranks import auroc_influence
 from macc.metrics._scores import class_aurocs
 
 
@@ -153,11 +154,11 @@ def test_options_are_checked(options, message):
 
 
 def test_linear_auroc_resamples_agree_with_exact_ones(monkeypatch):
-    import macc.metrics._resampling as resampling
+    from macc.metrics._resampling import ranks
 
     data = sample(3000, 5)
     exact = macc.evaluate(*data, metrics=["auroc"])["auroc"]
-    monkeypatch.setattr(resampling, "_RANKED_ELEMENTS", 0)
+    monkeypatch.setattr(ranks, "_RANKED_ELEMENTS", 0)
     linear = macc.evaluate(*data, metrics=["auroc"])["auroc"]
 
     assert exact.value == linear.value
@@ -178,12 +179,12 @@ def test_the_influence_of_a_sample_is_what_counting_it_once_more_changes():
 
 
 def test_random_groups_give_the_intervals_of_samples(monkeypatch):
-    import macc.metrics._resampling as resampling
+    from macc.metrics._resampling import samples
 
     data = sample(6000, 5)
     alone = macc.evaluate(*data, metrics=["sce"])["sce"]
-    monkeypatch.setattr(resampling, "_UNGROUPED_SAMPLES", 100)
-    monkeypatch.setattr(resampling, "_GROUPS", 1500)
+    monkeypatch.setattr(samples, "_UNGROUPED_SAMPLES", 100)
+    monkeypatch.setattr(samples, "GROUPS", 1500)
     grouped = macc.evaluate(*data, metrics=["sce"])["sce"]
 
     assert grouped.value == pytest.approx(alone.value)
@@ -192,16 +193,16 @@ def test_random_groups_give_the_intervals_of_samples(monkeypatch):
 
 def test_fine_cells_give_the_intervals_of_samples(monkeypatch):
     """Ends within the noise of resampling, values exactly; some confidences are equal."""
-    import macc.metrics._resampling as resampling
+    from macc.metrics._resampling import samples
 
     names = [name for name in metrics_of(3) if name not in ("auroc", "ace", "tace")]
     probs, labels = sample(9000, 3)
     probs[:4000] = np.round(probs[:4000], 1)
     probs /= probs.sum(1, keepdims=True)
     alone = macc.evaluate(probs, labels, metrics=names)
-    monkeypatch.setattr(resampling, "_UNGROUPED_SAMPLES", 100)
-    monkeypatch.setattr(resampling, "_GROUPS", 1500)
-    monkeypatch.setattr(resampling, "_NULL_LABELS", 100)
+    monkeypatch.setattr(samples, "_UNGROUPED_SAMPLES", 100)
+    monkeypatch.setattr(samples, "GROUPS", 1500)
+    monkeypatch.setattr(samples, "_NULL_LABELS", 100)
     grouped = macc.evaluate(probs, labels, metrics=names)
 
     for name in names:
@@ -237,7 +238,7 @@ macc.evaluate(logits, labels, from_logits=True)
 @pytest.mark.parametrize("bins", [15, 10_000])
 def test_many_classes_or_bins_take_no_more_memory(bins):
     """Resamples of every bin of every class are never held together."""
-    from macc.metrics._resampling import ClassDraws
+    from macc.metrics._resampling.classes import ClassDraws
 
     draws = ClassDraws(torch.zeros(2), bins, Resampling(2, 1000, 0), torch.zeros(2, 1))
     assert draws.most_classes * 1000 * bins <= 10_000_000
@@ -248,7 +249,8 @@ def test_many_classes_or_bins_take_no_more_memory(bins):
 
 
 def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
-    from macc.metrics._resampling import RankedCurve, Selective, TopCells
+    from macc.metrics._resampling.cells import TopCells
+    from macc.metrics._resampling.ranks import RankedCurve, Selective
     from macc.metrics.binning import top_labels
     from macc.metrics.inputs import predictions
 
@@ -268,7 +270,7 @@ def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
 
 def test_smooth_errors_from_a_table_are_those_of_bisection():
     from macc.metrics._calibration_errors import smooth_error
-    from macc.metrics._resampling import _smooth_errors
+    from macc.metrics._resampling.gaps import _smooth_errors
 
     rows = torch.randn(50, 512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows *= torch.logspace(-5, -2.5, 50, dtype=torch.float64)[:, None]

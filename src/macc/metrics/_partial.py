@@ -33,14 +33,9 @@ from macc.metrics._report import (
     check_resamples,
     reliability_bins,
 )
-from macc.metrics._resampling import (
-    BinErrors,
-    MeanOfClasses,
-    MeanScores,
-    errors_of_bins,
-    mean_scores,
-    scores_by_outcome,
-)
+from macc.metrics._resampling.classes import MeanOfClasses
+from macc.metrics._resampling.gaps import BinErrors, errors_of_bins
+from macc.metrics._resampling.means import MeanScores, mean_scores, scores_by_outcome
 from macc.metrics._scores import auroc, squared_distances
 from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_of_block
 from macc.metrics.inputs import Array, Block, check_bins, class_names, positive_index, predictions

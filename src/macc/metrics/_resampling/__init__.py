@@ -1,0 +1,116 @@
+"""Every metric of one set of predictions under the same resamples; one file for each kind of thing resampled."""
+
+from functools import cached_property
+
+from torch import Tensor
+
+from macc.metrics._resampling.cells import TopCells
+from macc.metrics._resampling.classes import ClassDraws, ClassErrors, adaptive, equal_width
+from macc.metrics._resampling.gaps import (
+    BinErrors,
+    PositiveDraws,
+    binned_errors,
+    resampled_ks_error,
+    resampled_smooth_ece,
+)
+from macc.metrics._resampling.means import MeanScores, Sample, means, one_pass
+from macc.metrics._resampling.ranks import Selective, resampled_auroc, selective
+from macc.metrics._resampling.samples import Resampling as Resampling
+from macc.metrics.binning import TopLabels, class_labels
+from macc.metrics.inputs import Predictions
+from macc.metrics.intervals import Sampled
+
+
+class Draws:
+    """What resampling shows of one set of predictions; each part is made when the first metric asks for it.
+
+    Args:
+        given: Predictions on the CPU.
+        bins: Number of bins.
+        resampling: The resamples; predictions of the same samples share them.
+        positive: The positive class of two; class 1 by default.
+        certainty: Certainty ``(N,)`` of the predicted class, for the metric that is about it.
+        confidence: Level of the intervals of single classes, which are left out without it.
+    """
+
+    def __init__(
+        self,
+        given: Predictions,
+        *,
+        bins: int,
+        resampling: Resampling,
+        positive: int | None = None,
+        certainty: Tensor | None = None,
+        confidence: float | None = None,
+    ):
+        self._given, self._bins, self._resampling = given, bins, resampling
+        self._positive_class = 1 if positive is None else positive
+        self._certainty, self._confidence = certainty, confidence
+
+    @cached_property
+    def sample(self) -> Sample:
+        """What one pass over the predictions leaves of each sample."""
+        return one_pass(self._given)
+
+    @cached_property
+    def scores(self) -> "MeanScores":
+        """Accuracy, NLL and Brier score."""
+        return means(self.sample, self._given.num_classes, self._resampling)
+
+    @cached_property
+    def _cells(self) -> "TopCells":
+        return TopCells(self.sample.top, self._bins, self._resampling)
+
+    @cached_property
+    def curve(self) -> "Selective":
+        """The risk-coverage curve of confidence."""
+        return selective(self.sample.top, self._cells, self._resampling)
+
+    @cached_property
+    def by_certainty(self) -> Sampled:
+        """How well certainty ranks right above wrong predictions."""
+        assert self._certainty is not None  # noqa: S101 - asked for only where it is known
+        ranked = TopLabels(self._certainty, self.sample.top.correct)
+        return selective(
+            ranked, TopCells(ranked, self._bins, self._resampling), self._resampling
+        ).failure_auroc
+
+    @cached_property
+    def auroc(self) -> Sampled:
+        """The area under the ROC curve, averaged over classes."""
+        return resampled_auroc(self._given, self._resampling)
+
+    @cached_property
+    def top(self) -> "BinErrors":
+        """The errors of the bins of confidence."""
+        return binned_errors(self.sample.top, self._cells, self._bins)
+
+    @cached_property
+    def smooth_ece(self) -> Sampled:
+        """The smooth error of the predicted class."""
+        return resampled_smooth_ece(self.sample.top, self._cells)
+
+    @cached_property
+    def ks_error(self) -> Sampled:
+        """The largest cumulative gap of the predicted class."""
+        return resampled_ks_error(self.sample.top, self._cells)
+
+    @cached_property
+    def positive(self) -> "PositiveDraws":
+        """The probability of the positive class of two."""
+        one = class_labels(self._given.blocks(), self._positive_class)
+        return PositiveDraws(one, self._bins, self._resampling)
+
+    @cached_property
+    def _class_draws(self) -> "ClassDraws":
+        labels = self._resampling.null_labels(self._given)
+        return ClassDraws(self._given.labels, self._bins, self._resampling, labels)
+
+    @cached_property
+    def classes(self) -> "ClassErrors":
+        """The errors of all classes in bins of equal width."""
+        return equal_width(self._given.matrix(), self.sample, self._class_draws, self._confidence)
+
+    def adaptive(self, threshold: float | None) -> Sampled:
+        """The mean error of all classes in bins of equal mass, of the probabilities above a threshold."""
+        return adaptive(self._given.matrix(), threshold, self._class_draws)

@@ -1,0 +1,205 @@
+"""Gaps between confidence and accuracy: in bins, smoothed, and cumulative."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from macc.metrics._calibration_errors import (
+    largest_running_gap,
+    max_gap,
+    residuals_on_grid,
+    root_mean_square_gap,
+    smooth_error,
+)
+from macc.metrics._resampling.cells import GRID, TopCells
+from macc.metrics._resampling.means import scores_by_outcome
+from macc.metrics._resampling.samples import Resampling
+from macc.metrics.binning import TopBins, TopLabels, bin_index, top_bins
+from macc.metrics.intervals import (
+    Deviation,
+    Estimate,
+    Gaps,
+    LargestGap,
+    Ordinary,
+    Sampled,
+    Unbinned,
+    l1,
+    norm_of_gaps,
+)
+
+# Bandwidths of resampled smooth errors come from a table of 129, each 7 % wider than the last.
+_HALVINGS = 7
+
+
+class BinErrors(NamedTuple):
+    """The errors of bins of equal width."""
+
+    ece: Sampled
+    mce: Sampled
+    rmsce: Sampled
+    rmsce_debiased: Sampled
+    over_confidence: Sampled
+    under_confidence: Sampled
+
+
+def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
+    """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by chance.
+
+    Args:
+        binned: Sums over the samples of each bin.
+        noise: ``(R, bins)`` resampled gaps minus those seen, as shares of all samples.
+        null: ``(S, bins)`` gaps of labels drawn from the probabilities, as shares of all samples.
+    """
+    count = float(binned.samples.sum())
+    gaps = binned.gaps / count
+    shares = (binned.samples / count).clamp(min=1 / count)
+
+    # The gap of one more sample, were it wrong, were it right, and the larger of both; none in empty bins.
+    claimed = binned.confidence / binned.samples
+    adds = {-1: claimed, 1: 1 - claimed, 0: torch.maximum(claimed, 1 - claimed)}
+
+    def sampled(norm: Callable[[Tensor], Tensor], sign: int = 0) -> Gaps:
+        return norm_of_gaps(
+            norm,
+            gaps,
+            noise,
+            null,
+            size=binned.samples.sum(),
+            adds=adds[sign].nan_to_num(),
+            sign=sign,
+        )
+
+    rmsce = sampled(lambda d: (d.square() / shares).sum(-1).sqrt())
+    return BinErrors(
+        ece=sampled(l1),
+        mce=LargestGap(max_gap(binned), binned, null),
+        rmsce=rmsce,
+        rmsce_debiased=Debiased(root_mean_square_gap(binned, debiased=True), rmsce),
+        over_confidence=sampled(lambda d: (-d).clamp(min=0).sum(-1), sign=-1),
+        under_confidence=sampled(lambda d: d.clamp(min=0).sum(-1), sign=1),
+    )
+
+
+def binned_errors(top: TopLabels, cells: TopCells, bins: int) -> "BinErrors":
+    filled, ends = cells.bin_ends
+
+    def by_bin(residuals: Tensor) -> Tensor:
+        sums = residuals.new_zeros(len(residuals), bins)
+        sums[:, filled] = residuals.cumsum(1)[:, ends].diff(dim=1, prepend=sums[:, :1])
+        return sums
+
+    noise, null = (torch.cat([by_bin(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    return errors_of_bins(top_bins(top, bin_index(top.confidence, bins), bins), noise, null)
+
+
+@dataclass(frozen=True)
+class Debiased:
+    """The debiased root mean square error, with the interval of the plain one: both aim at one truth."""
+
+    value: float
+    plain: Gaps
+
+    def estimate(self, confidence: float) -> Estimate:
+        """The plain interval, widened where needed to contain the debiased value."""
+        of = self.plain.estimate(confidence)
+        return Estimate(self.value, min(of.low, self.value), max(of.high, self.value), of.noise_floor)
+
+    def deviation(self) -> Deviation:
+        """That of the plain form, less what debiasing took away."""
+        least, most = self.plain.deviation()
+        return Deviation(*(part + self.value - self.plain.value for part in (least, most)))
+
+
+class PositiveDraws:
+    """The errors of the probability of one class of two."""
+
+    def __init__(self, one: TopLabels, bins: int, resampling: Resampling):
+        self._one, self._bins, self._resampling = one, bins, resampling
+        self._cells = TopCells(one, bins, resampling)
+
+    @cached_property
+    def brier(self) -> Sampled:
+        """The mean squared error of the probability."""
+        one, resampling = self._one, self._resampling
+        squared = (one.confidence - one.correct).square()
+        resampled = resampling.means(squared[:, None])[:, 0]
+        # Half the Brier score of both classes.
+        ends = scores_by_outcome(one.confidence.maximum(1 - one.confidence), 2)[:, 1].mean(-1) / 2
+        return Ordinary(float(squared.mean()), resampled, resampling.num_samples, *ends.tolist())
+
+    @cached_property
+    def bins(self) -> "BinErrors":
+        """The errors of the bins of the probability."""
+        return binned_errors(self._one, self._cells, self._bins)
+
+    @cached_property
+    def smooth_ece(self) -> Sampled:
+        """The smooth error of the probability."""
+        return resampled_smooth_ece(self._one, self._cells)
+
+
+def resampled_smooth_ece(top: TopLabels, cells: TopCells) -> Unbinned:
+    def on_grid(residuals: Tensor) -> Tensor:
+        return residuals_on_grid(cells.confidence, residuals, GRID)
+
+    residual = (top.correct - top.confidence)[None]
+    value = float(smooth_error(residuals_on_grid(top.confidence, residual) / len(top.confidence)))
+    noise, null = (torch.cat([on_grid(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    seen = on_grid(cells.residuals[None])[0]
+    slope = _smooth_slope(seen, value, -noise)
+    return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), slope, len(top.confidence))
+
+
+def _smooth_errors(residuals: Tensor) -> Tensor:
+    """:func:`smooth_error` of many rows ``(R, cells)``: bisection in a table, then interpolation."""
+    cells = residuals.shape[1]
+    spectrum = torch.fft.rfft(torch.cat([residuals, residuals.flip(-1)], dim=-1))
+    bandwidths = torch.logspace(-4, 0, 2**_HALVINGS + 1, dtype=torch.float64)
+    frequency = math.pi * torch.arange(cells + 1, dtype=torch.float64)
+    # Below e^-40 nothing is left, and numbers too small for normal arithmetic are slow.
+    table = torch.exp((-((frequency * bandwidths[:, None]) ** 2) / 2).clamp(min=-40))
+    low = torch.zeros(len(residuals), dtype=torch.int64)
+    high = torch.full_like(low, 2**_HALVINGS)
+    above = torch.zeros(len(residuals), dtype=torch.float64)
+    below = -torch.ones_like(above)
+    for _ in range(_HALVINGS):
+        middle = (low + high) // 2
+        smoothed = torch.fft.irfft(spectrum * table[middle], n=2 * cells)[:, :cells]
+        excess = smoothed.abs().sum(1) - bandwidths[middle]
+        too_narrow = excess > 0
+        low, high = torch.where(too_narrow, middle, low), torch.where(too_narrow, high, middle)
+        above, below = torch.where(too_narrow, excess, above), torch.where(too_narrow, below, excess)
+    share = above / (above - below)
+    return bandwidths[low] + share * (bandwidths[high] - bandwidths[low])
+
+
+def _smooth_slope(residuals: Tensor, bandwidth: float, noise: Tensor) -> Tensor:
+    """First-order change of the smooth error at a fixed bandwidth, which bounds that at its own."""
+    cells = len(residuals)
+    frequency = math.pi * torch.arange(cells + 1, dtype=torch.float64)
+    damping = torch.exp(-((frequency * bandwidth) ** 2) / 2)
+
+    def smoothed(rows: Tensor) -> Tensor:
+        spectrum: Tensor = torch.fft.rfft(torch.cat([rows, rows.flip(-1)], dim=-1))
+        rebuilt: Tensor = torch.fft.irfft(spectrum * damping, n=2 * cells)
+        return rebuilt[..., :cells]
+
+    return smoothed(noise) @ smoothed(residuals).sign()
+
+
+def resampled_ks_error(top: TopLabels, cells: TopCells) -> Unbinned:
+    last = cells.last_of_ties
+    seen = cells.residuals.cumsum(0)[last]
+    at = seen.abs().argmax()
+
+    def largest(residuals: Tensor) -> Tensor:
+        running = residuals.cumsum(1)[:, last]
+        return torch.stack([running.abs().amax(1), running[:, at] * (1 if seen[at] >= 0 else -1)], dim=1)
+
+    noise, null = (torch.cat([largest(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    return Unbinned(largest_running_gap(top), noise[:, 0], null[:, 0], -noise[:, 1], len(top.confidence))

@@ -1,0 +1,95 @@
+"""Means over samples: accuracy, NLL and Brier score."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from macc.metrics._resampling.samples import Resampling
+from macc.metrics._scores import squared_distances
+from macc.metrics.binning import TopLabels
+from macc.metrics.inputs import Predictions
+from macc.metrics.intervals import Ordinary, Sampled, Share
+
+
+class Sample(NamedTuple):
+    """What one pass over the predictions leaves of each sample, float64 ``(N,)``."""
+
+    top: TopLabels
+    log_likelihood: Tensor
+    squared_distance: Tensor
+
+
+def one_pass(given: Predictions) -> Sample:
+    """Read the predictions once."""
+    parts: list[list[Tensor]] = [[], [], [], []]
+    for block in given.blocks():
+        predicted = block.probs.argmax(1)
+        values = (
+            block.probs.gather(1, predicted[:, None])[:, 0],
+            (predicted == block.labels).double(),
+            block.log_likelihood,
+            squared_distances(block),
+        )
+        for part, value in zip(parts, values, strict=True):
+            part.append(value)
+    confidence, correct, log_likelihood, squared = map(torch.cat, parts)
+    return Sample(TopLabels(confidence, correct), log_likelihood, squared)
+
+
+def means(sample: Sample, num_classes: int, resampling: Resampling) -> "MeanScores":
+    columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
+    # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
+    infinite = columns_.isinf()
+    finite = resampling.means(torch.where(infinite, 0.0, columns_).T)
+    resampled = torch.where(resampling.means(infinite.double().T) > 0, math.inf, finite).T
+    values = [float(column.mean()) for column in columns_]
+    return mean_scores(
+        values,
+        resampled,
+        scores_by_outcome(sample.top.confidence, num_classes).mean(-1),
+        resampling.num_samples,
+    )
+
+
+def scores_by_outcome(confidence: Tensor, num_classes: int) -> Tensor:
+    """NLL and Brier score ``(2, 2, N)`` of predictions if they are right, and if they are wrong.
+
+    All classes but the predicted one are taken to share evenly what its confidence leaves, which is
+    all that is known of classes that were never seen in its place.
+    """
+    # A confidence that was rounded to 1 was not 1: an error costs much, not everything.
+    rest = (1 - confidence).clamp(min=torch.finfo(torch.float64).eps)
+    other = rest / (num_classes - 1)
+    squares = confidence.square() + rest * other
+    right = torch.stack([-confidence.log(), squares + 1 - 2 * confidence])
+    return torch.stack([right, torch.stack([-other.log(), squares + 1 - 2 * other])])
+
+
+class MeanScores(NamedTuple):
+    """Means over samples."""
+
+    accuracy: Sampled
+    nll: Sampled
+    brier: Sampled
+
+
+def mean_scores(
+    values: Iterable[float], resampled: Iterable[Tensor], by_outcome: Tensor, num_samples: int
+) -> MeanScores:
+    """Accuracy, NLL and Brier score.
+
+    Args:
+        values: The three.
+        resampled: ``(3, R)`` the same of resamples.
+        by_outcome: Mean :func:`scores_by_outcome`.
+        num_samples: Number of samples N.
+    """
+    ends = [(0.0, 1.0), *zip(*by_outcome.tolist(), strict=True)]
+    accuracy, nll, brier = (
+        Ordinary(value, draws, num_samples, min(least, value), max(most, value))
+        for value, draws, (least, most) in zip(values, resampled, ends, strict=True)
+    )
+    return MeanScores(Share(accuracy, num_samples), nll, brier)
