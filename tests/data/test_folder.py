@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.shared_data import SHARED
+from helpers.shared_data import SHARED, needs_shared_data
 from macc import data
 from macc.data import _images as module
 
@@ -369,7 +369,7 @@ class TestMistakes:
             data.folder(tmp_path / "x.zip")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not on this machine")
+@needs_shared_data
 class TestRealImages:
     def test_chest_x_rays(self, monkeypatch):
         splits = data.load("folder:chest_xray-128px.zip", root=SHARED)

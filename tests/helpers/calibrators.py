@@ -1,8 +1,10 @@
-"""What calibrators are fitted on in tests."""
+"""What calibrators are fitted on in tests, and an optimiser to check them with."""
 
 import warnings
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import softmax
 
 from macc import posthoc
 
@@ -22,3 +24,14 @@ def fit(name: str, logits, labels, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return getattr(posthoc, name).fit(logits, labels, **options)
+
+
+def drawn(scores, rng):
+    """Labels drawn from the probabilities of scores."""
+    return (softmax(scores, axis=1).cumsum(1) > rng.random((len(scores), 1))).argmax(1)
+
+
+def slow_minimum(objective, start, **options):
+    """A derivative-free gradient and another algorithm than the library's."""
+    found = minimize(objective, start, method="SLSQP", options={"ftol": 1e-15, "maxiter": 2000}, **options)
+    return found.x

@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import shutil
 import struct
 import tarfile
 
@@ -203,6 +204,15 @@ def write_cifar10(root, count=20):
     meta = {b"label_names": CIFAR10_NAMES, b"num_cases_per_batch": count, b"num_vis": 3072}
     (folder / "batches.meta").write_bytes(old_pickle(meta))
     return folder
+
+
+def pack_cifar10(root):
+    """The archive as it is published, and nothing beside it."""
+    write_cifar10(root / "made")
+    with tarfile.open(root / "cifar-10-python.tar.gz", "w:gz") as tar:
+        tar.add(root / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    shutil.rmtree(root / "made")
+    return root / "cifar-10-python.tar.gz"
 
 
 def write_cifar100(root):

@@ -355,3 +355,25 @@ def test_what_a_calibrator_tells_of_samples_is_refused_as_its_probabilities_are(
             call(np.zeros((4, 2)))
         with pytest.raises(ValueError, match="nan"):
             call(np.full((4, 3), np.nan))
+
+
+def test_a_fit_worse_than_nothing_is_refused():
+    from macc.posthoc._base import accept, sample
+
+    logits, labels = data(scale=1.0)
+    with pytest.raises(ValueError, match=r"Temperature makes its own validation data worse \(NLL .* refused"):
+        accept(posthoc.Temperature(4, 50.0), sample(logits, labels))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "name",
+    ["Temperature", "EnsembleTemperature", "LocalTemperature", "VectorScaling", "MatrixScaling", "Dirichlet"],
+)
+def test_never_worse_than_nothing_on_its_own_data(name, seed):
+    """Few samples, many classes, labels that have nothing to do with the logits."""
+    rng = np.random.default_rng(seed)
+    logits, labels = rng.normal(size=(30, 8)) * 10 ** rng.uniform(-2, 2), rng.integers(0, 8, 30)
+    fitted = fit(name, logits, labels)
+
+    assert metrics.nll(fitted(logits), labels) <= metrics.nll(logits, labels, from_logits=True) + 1e-9

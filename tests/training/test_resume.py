@@ -33,12 +33,6 @@ EXACT = (
 KILLS = 16
 
 
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    """Intervals are not what is tested here, and they take most of the time of a run this small."""
-    monkeypatch.setattr("macc.training.fitting.RESAMPLES", 100)
-
-
 def only_run(out):
     (path,) = [path for path in Path(out).iterdir() if path.is_dir()]
     return path

@@ -1,0 +1,113 @@
+"""Moments of a whole model, in one pass and by the conventional ten."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import macc
+from helpers.small_models import IMAGES, Body, Cnn
+from macc import MCDropoutLinear
+
+
+class TestMoments:
+    def test_runs_in_evaluation_mode_and_restores_every_mode(self):
+        model = macc.attach(nn.Sequential(Body(), nn.Dropout(0.0), nn.Linear(6, 4)), estimator="analytic")
+        model[1].p = 0.9
+        model[0].bn.eval()
+        statistics = model[0].bn.running_mean.clone()
+        x = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        first, second = macc.moments(model, x), macc.moments(model, x)
+
+        torch.testing.assert_close(first, second)
+        torch.testing.assert_close(model[0].bn.running_mean, statistics)
+        assert model.training
+        assert not model[0].bn.training
+        torch.testing.assert_close(first.mean, model.eval()(x))
+
+    def test_one_pass_through_the_body(self):
+        model = macc.attach(Cnn()).eval()
+        calls = []
+        model.conv.register_forward_hook(lambda *_: calls.append(1))
+        macc.moments(model, IMAGES, samples=20)
+
+        assert len(calls) == 1
+
+    def test_works_for_ordinary_dropout_when_told_how(self):
+        model = macc.attach(Cnn(), samples=1)
+
+        assert macc.moments(model, IMAGES, samples=10).variance.shape == (2, 4)
+        with pytest.raises(ValueError, match="samples=10"):
+            macc.moments(model, IMAGES)
+
+    def test_a_head_with_layers_of_its_own_is_evaluated_too(self):
+        inner = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 4))
+        model = nn.Sequential(Body(), macc.MCDropout(inner, p=0.0))
+        x = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        before = copy.deepcopy(model.state_dict())
+        output = macc.moments(model, x)
+
+        torch.testing.assert_close(output.variance, torch.zeros(5, 4))
+        torch.testing.assert_close(dict(model.state_dict()), dict(before))
+        assert inner.training
+
+    def test_a_compiled_model(self):
+        torch._dynamo.reset()
+        plain = macc.attach(Cnn(), estimator="analytic")
+        model = torch.compile(plain, backend="eager")
+        model(IMAGES)
+        model.eval()(IMAGES)
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(macc.moments(model, IMAGES), macc.moments(plain, IMAGES))
+
+    def test_a_head_called_by_keyword_or_twice(self):
+        class Keyword(Cnn):
+            def forward(self, x):
+                return self.fc(input=Body.forward(self, x))
+
+        class Never(Cnn):
+            def forward(self, x):
+                return Body.forward(self, x)
+
+        assert macc.moments(macc.attach(Keyword()), IMAGES).mean.shape == (2, 4)
+        twice = macc.attach(Cnn())
+        twice.after = lambda logits: twice.fc(torch.zeros(2, 6))
+        with pytest.raises(ValueError, match="2 times and not once"):
+            macc.moments(twice, IMAGES)
+        with pytest.raises(ValueError, match="0 times and not once"):
+            macc.moments(macc.attach(Never()), IMAGES)
+
+    def test_two_heads_are_ambiguous(self):
+        model = nn.Sequential(MCDropoutLinear(6, 6), MCDropoutLinear(6, 4))
+        with pytest.raises(ValueError, match=r"2 MC-dropout heads \(0, 1\)"):
+            macc.moments(model, torch.zeros(1, 6))
+
+
+class TestConventional:
+    def test_passes_go_through_the_whole_network(self):
+        model = macc.attach(Cnn(), samples=4)
+        calls = []
+        model.conv.register_forward_hook(lambda *_: calls.append(1))
+        output = macc.conventional_moments(model, IMAGES, samples=6)
+
+        assert len(calls) == 6
+        assert output.variance.shape == (2, 4)
+        assert (model.fc.samples, model.fc.training) == (4, True)
+
+    def test_agrees_with_the_efficient_form(self):
+        """Where the body is deterministic both estimate the same moments."""
+        torch.manual_seed(0)
+        model = macc.attach(Cnn(), p=0.3).eval()
+        x = torch.randn(3, 3, 8, 8)
+        exact = macc.moments(model, x, estimator="analytic")
+        passes = macc.conventional_moments(model, x, samples=4000)
+
+        assert ((passes.mean - exact.mean).abs() / (exact.variance / 4000).sqrt()).max() < 4.5
+        assert ((passes.variance - exact.variance).abs() / exact.variance).max() < 4.5 * (5 / 4000) ** 0.5
+        assert not model.fc.training
+
+    def test_one_pass_has_no_variance(self):
+        with pytest.raises(ValueError, match="at least two"):
+            macc.conventional_moments(macc.attach(Cnn()), IMAGES, samples=1)

@@ -1,0 +1,43 @@
+"""What a recipe names is built: the model, the data, the weights of classes."""
+
+import pytest
+import torch
+
+import macc
+from helpers.small_training import own_recipe, small
+from macc import data
+from macc.data import Part, Splits
+from macc.training import engine
+from macc.training import loading as recipes
+from macc.training.building import build_model
+
+
+def test_balanced_classes_weigh_inversely_to_their_number():
+    recipe = recipes.load("digits", loss="CrossEntropy", overrides=["class_weight=balanced"]).resolved()
+    splits = data.load("digits").make_imbalanced(10, seed=0)
+    learner = engine.learner_for(
+        recipe,
+        macc.models.build("small_cnn", num_classes=10, in_channels=1),
+        splits,
+        engine.accelerator_for(recipe),
+    )
+    counts = splits.train.counts(10)
+
+    torch.testing.assert_close(learner.criterion.weight * counts, torch.full((10,), counts.sum() / 10.0))
+
+
+def test_texts_are_read_by_their_last_words():
+    tokens = torch.randint(1, 50, (6, 40), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    part = Part(inputs=tokens, labels=torch.arange(6) % 3)
+    texts = Splits(
+        name="texts", kind="tokens", classes=("a", "b", "c"), train=part, val=part, test=part, vocabulary=50
+    )
+    short, whole = (
+        build_model(own_recipe(model="gpcnn", text_length=length).resolved(), texts).eval()
+        for length in (25, None)
+    )
+
+    torch.testing.assert_close(short(tokens), whole(tokens[:, -25:]))
+    assert not torch.allclose(short(tokens), whole(tokens))
+    with pytest.raises(ValueError, match="text_length: digits has no texts; leave it out"):
+        build_model(small("text_length=5").resolved(), data.load("digits"))
