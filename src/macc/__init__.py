@@ -17,9 +17,10 @@ _HOME = {
     "conventional_moments": "macc.heads",
     "detach": "macc.heads",
     "evaluate": "macc.metrics",
+    "load": "macc.ship",
     "moments": "macc.heads",
 }
-_NAMESPACES = ("data", "losses", "metrics", "models", "posthoc", "training")
+_NAMESPACES = ("data", "losses", "metrics", "models", "posthoc", "ship", "training")
 
 __all__ = ["__version__", *_HOME, *_NAMESPACES]
 

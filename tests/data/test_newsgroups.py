@@ -76,10 +76,7 @@ class TestNewsgroups:
         assert splits.train.inputs[0, -3:].tolist() == [1, 1, 1]
 
     def test_words_are_split_as_the_published_tokenizer_does(self):
-        import sys
-
-        words = sys.modules["macc.data.newsgroups"]._words
-        assert [w for w in words("It's a C++/C# test,\tof_THIS: 3.5!") if w] == [
+        assert data.Tokeniser.split("It's a C++/C# test,\tof_THIS: 3.5!") == [
             "it's", "a", "c", "c", "test", "of", "this", "3", "5",
         ]  # fmt: skip
 

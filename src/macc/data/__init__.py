@@ -10,12 +10,15 @@ from macc.data._batches import augment as augment
 from macc.data._datasets import Dataset as Dataset
 from macc.data._datasets import known as known
 from macc.data._datasets import load as load
+from macc.data._images import read_images as read_images
 from macc.data._parts import Augmentation as Augmentation
 from macc.data._parts import Normalisation as Normalisation
 from macc.data._parts import Part as Part
+from macc.data._parts import Resizing as Resizing
 from macc.data._splits import Kind as Kind
 from macc.data._splits import Splits as Splits
 from macc.data._splits import vocabulary as vocabulary
+from macc.data._tokeniser import Tokeniser as Tokeniser
 from macc.data.arrays import arrays as arrays
 from macc.data.chest_xray import chest_xray as chest_xray
 from macc.data.chest_xray import chest_xray_augmented_val as chest_xray_augmented_val

@@ -5,19 +5,20 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock
+from torch import Tensor
 
 from macc.data._archives import unpacked
-from macc.data._parts import Normalisation, Part
+from macc.data._parts import Normalisation, Part, Resizing
 from macc.data._progress import track
 from macc.data.files import cache_folder
 from macc.io.arrays import Array
@@ -50,14 +51,13 @@ class Form:
         size: Height and width; ``None`` keeps images that all have one size of at most ``largest`` pixels and
             brings others to ``largest``.
         largest: See ``size``.
-        how: ``"fit"`` scales the shorter side and cuts out the centre, ``"centre"`` cuts the centre out of images
-            that are large enough and fits others, ``"squash"`` scales both sides.
+        how: See :data:`Resizing`.
     """
 
     channels: int = 3
     size: int | None = None
     largest: int = 224
-    how: Literal["fit", "centre", "squash"] = "fit"
+    how: Resizing = "fit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,22 @@ def decoded(source: Path, *, name: str, layout: Any, scan: Scan, form: Form) -> 
                 "say where there is room with $MACC_CACHE"
             ) from error
     return _read(kept)
+
+
+def read_images(files: Sequence[Any], shape: tuple[int, ...], *, resizing: Resizing = "fit") -> Tensor:
+    """Image files, decoded and brought to one size as those of a data set are.
+
+    Args:
+        files: Paths, open files or images of Pillow.
+        shape: ``(C, H, W)``, with one channel or three.
+        resizing: How those of other sizes get this one: the ``resizing`` of the data set.
+
+    Returns:
+        Images ``(N, C, H, W)``, uint8.
+    """
+    channels, height, width = shape
+    form = Form(channels=channels, how=resizing)
+    return torch.from_numpy(np.stack([_decoded(file, height, width, form) for file in files]))
 
 
 def folders_in(root: Path) -> list[Path]:
@@ -244,20 +260,20 @@ def _common_size(pool: ThreadPoolExecutor, samples: list[Sample], largest: int) 
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Any) -> Iterator[Any]:
     try:
         from PIL import Image
     except ImportError:
         raise ValueError("reading images needs Pillow: pip install 'macc-torch[data]'") from None
     try:
-        with Image.open(path) as image:
+        with nullcontext(path) if isinstance(path, Image.Image) else Image.open(path) as image:
             yield image
     # Pillow's plugins raise what they like on damaged files.
     except Exception as error:
         raise ValueError(f"{path} cannot be decoded ({error}); replace or remove it") from error
 
 
-def _decoded(path: Path, height: int, width: int, form: Form) -> Array:
+def _decoded(path: Any, height: int, width: int, form: Form) -> Array:
     from PIL import Image, ImageOps
 
     mode = "RGB" if form.channels == 3 else "L"

@@ -5,9 +5,17 @@ Shape legend: ``N`` samples, ``C`` channels, ``H`` × ``W`` pixels, ``D`` featur
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+Resizing = Literal["fit", "centre", "squash"]
+"""How images get their size.
+
+``"fit"`` scales the shorter side and cuts out the centre, ``"centre"`` cuts the centre out of images that are large
+enough and fits others, ``"squash"`` scales both sides.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from macc.data._batches import Batches
-from macc.data._parts import Augmentation, Normalisation, Part, shares
+from macc.data._parts import Augmentation, Normalisation, Part, Resizing, shares
 
 Kind = Literal["image", "tokens", "features"]
 
@@ -39,7 +39,8 @@ class Splits:
         augmentation: Applied to training batches.
         vocabulary: Of tokens: the number of ids, 0 for padding included.
         vectors: Of tokens: a vector for each id, ``(vocabulary, D)``, to start from.
-        words: Of tokens: the word of each id, to show texts by.
+        words: Of tokens: the word of each id, to show texts by and to read new ones.
+        resizing: Of images: how files of other sizes are brought to this one, see :func:`macc.data.read_images`.
 
     Example:
         >>> from macc import data
@@ -62,6 +63,7 @@ class Splits:
     vocabulary: int | None = None
     vectors: Tensor | None = None
     words: tuple[str, ...] | None = None
+    resizing: Resizing = "fit"
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):

@@ -130,6 +130,7 @@ def _split(name: str, classes: tuple[str, ...], train: Part, test: Part, *, veri
     splits = Splits(
         name=name,
         kind="image" if images else "features",
+        resizing="squash",
         classes=classes,
         train=train.take(in_train),
         val=train.take(in_val),

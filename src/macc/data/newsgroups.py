@@ -20,6 +20,7 @@ from macc.data._archives import DAMAGE, is_archive
 from macc.data._datasets import dataset
 from macc.data._parts import Part
 from macc.data._splits import Splits, check_sizes, seeded_split
+from macc.data._tokeniser import Tokeniser
 from macc.data.files import Copies, data_root
 
 SIZES = (15_098, 900, 3_999)
@@ -32,7 +33,6 @@ BATCH = 128
 # Messages are short; whatever is larger is no message.
 LARGEST_MESSAGE = 2**20
 LONGEST_LINE = 2**16
-SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 LICENCE = "none stated"
 FILES = Copies(
     names=(
@@ -209,24 +209,15 @@ def _body(content: bytes) -> str:
     return text[end:] if end > 0 else text
 
 
-def _words(text: str) -> list[str]:
-    return text.lower().translate(SEPARATORS).split(" ")
-
-
 def _splits(found: _Texts, root: Path, *, counted: list[str], words: int, verify: bool) -> Splits:
-    counts = Counter(word for text in counted for word in _words(text) if word)
+    counts = Counter(word for text in counted for word in Tokeniser.split(text))
     # Equally frequent words in the order in which they were first seen.
     common = [word for word, _ in counts.most_common(words - 1)]
-    ids = {word: k for k, word in enumerate(common, start=1)}
+    tokeniser = Tokeniser(("", *common), LENGTH)
 
     def part(texts: list[tuple[str, int]]) -> Part:
-        tokens = np.zeros((len(texts), LENGTH), np.int32)
-        for row, (text, _) in zip(tokens, texts, strict=True):
-            last = [ids[word] for word in _words(text) if word in ids][-LENGTH:]
-            if last:
-                row[-len(last) :] = last
         labels = torch.tensor([label for _, label in texts], dtype=torch.int64)
-        return Part(inputs=torch.from_numpy(tokens), labels=labels)
+        return Part(inputs=tokeniser([text for text, _ in texts]), labels=labels)
 
     splits = Splits(
         name=found.name,
@@ -235,9 +226,9 @@ def _splits(found: _Texts, root: Path, *, counted: list[str], words: int, verify
         train=part(found.parts["train"]),
         val=part(found.parts["val"]),
         test=part(found.parts["test"]),
-        vocabulary=len(ids) + 1,
-        vectors=_vectors(root, ids),
-        words=("", *common),
+        vocabulary=len(tokeniser.words),
+        vectors=_vectors(root, {word: k for k, word in enumerate(common, start=1)}),
+        words=tokeniser.words,
     )
     if verify:
         check_sizes(splits, found.sizes)

@@ -103,6 +103,7 @@ def _splits(name: str, domains: _Domains, train: Part, val: Part, tested: tuple[
     return Splits(
         name=name,
         kind=domains.kind,
+        resizing="centre",
         classes=domains.classes,
         train=train,
         val=val,

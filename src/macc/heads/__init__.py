@@ -15,5 +15,6 @@ from macc.heads._modules import Head as Head
 from macc.heads._modules import MCDropout as MCDropout
 from macc.heads._modules import MCDropoutLinear as MCDropoutLinear
 from macc.heads._moments import LogitMoments as LogitMoments
+from macc.heads._moments import analytic_linear as analytic_linear
 from macc.heads._moments import at_least_float32 as at_least_float32
 from macc.heads._moments import inside_transform as inside_transform

@@ -174,6 +174,7 @@ def chunked_sampled_linear(
 
 
 def analytic_linear(features: Tensor, weight: Tensor, bias: Tensor | None, p: float) -> tuple[Tensor, Tensor]:
+    """Moments over infinitely many masks, in closed form."""
     mean = F.linear(features, weight, bias)
     variance = F.linear(features.square() * (p / (1 - p)), weight.square())
     return mean, variance

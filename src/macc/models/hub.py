@@ -5,8 +5,9 @@ plain tensors; code from the hub is never run.
 """
 
 import importlib
+import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +40,11 @@ class HubModel(nn.Module):
         super().__init__()
         self.model = model
 
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What :func:`from_configuration` builds the same network from, as what JSON can hold."""
+        return dict(json.loads(self.model.config.to_json_string(use_diff=False)))  # type: ignore[operator, union-attr]
+
     def forward(self, inputs: Any) -> Tensor:
         """Maps images ``(N, C, H, W)``, token ids ``(N, L)`` or a dict of model inputs to logits ``(N, K)``."""
         if not isinstance(inputs, Tensor):
@@ -62,6 +68,31 @@ def from_hub(name: str, *, num_classes: int, in_channels: int, pretrained: str |
     if not rest:
         raise ValueError(f"{name!r} names no network; write {library}:NAME")
     return LIBRARIES[library](rest, num_classes, in_channels, pretrained)
+
+
+def from_configuration(configuration: Mapping[str, Any], *, num_classes: int) -> HubModel:
+    """A transformers network with fresh weights, from its :attr:`HubModel.configuration` and nothing else.
+
+    Args:
+        configuration: Plain values.
+        num_classes: How many classes it must have.
+    """
+    transformers = _import("transformers", "transformers")
+    # A configuration can name code to fetch: of the network, of its attention, of its quantisation.
+    refused = ("auto_map", "attn_implementation", "_attn_implementation", "quantization_config")
+    values = {key: value for key, value in configuration.items() if key not in refused}
+    try:
+        with _quiet(transformers):
+            config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+            model = _factory(transformers, config, "configuration").from_config(
+                config, trust_remote_code=False
+            )
+    except Exception as error:  # whatever transformers makes of a damaged configuration
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"transformers cannot build a network from its configuration ({reason})") from error
+    if config.num_labels != num_classes:
+        raise ValueError(f"the configuration has {config.num_labels} classes, and there are {num_classes}")
+    return HubModel(model)
 
 
 def _import(library: str, extra: str) -> Any:

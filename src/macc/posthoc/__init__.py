@@ -6,6 +6,7 @@ that line.
 """
 
 from macc.posthoc._base import Calibrator as Calibrator
+from macc.posthoc._base import from_dict as from_dict
 from macc.posthoc._base import load as load
 from macc.posthoc._best import Best as Best
 from macc.posthoc._best import best as best

@@ -74,8 +74,11 @@ class Calibrator(ABC):
         """
         return self._apply(logits)
 
-    def module(self) -> nn.Module:
+    def module(self, *, double: bool = True) -> nn.Module:
         """The calibrator as a layer that ends a network; see :class:`macc.posthoc.CalibratorModule`.
+
+        Args:
+            double: Compute in double precision, as a call of the calibrator does.
 
         Example:
             >>> import torch
@@ -88,7 +91,7 @@ class Calibrator(ABC):
         """
         from macc.posthoc._module import CalibratorModule
 
-        return CalibratorModule(self)
+        return CalibratorModule(self, double=double)
 
     @property
     def num_parameters(self) -> int:

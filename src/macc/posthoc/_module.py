@@ -15,9 +15,10 @@ class CalibratorModule(nn.Module):
     one replaces the calibrator. Gradients flow through to the logits where the map has any.
     """
 
-    def __init__(self, calibrator: Calibrator):
+    def __init__(self, calibrator: Calibrator, *, double: bool = True):
         super().__init__()
         self.calibrator = calibrator
+        self.double_precision = double
 
     def forward(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities ``(N, K)``."""
@@ -25,7 +26,8 @@ class CalibratorModule(nn.Module):
         if logits.ndim != 2 or logits.shape[1] != classes:
             raise ValueError(f"logits must have shape (N, {classes}), got {tuple(logits.shape)}")
         # A copy, because maps may overwrite what they are given.
-        log_probs = self.calibrator._log_probs(logits.to(torch.float64, copy=True))
+        dtype = torch.float64 if self.double_precision else logits.dtype
+        log_probs = self.calibrator._log_probs(logits.to(dtype, copy=True))
         return log_probs.exp().to(logits.dtype)
 
     def extra_repr(self) -> str:

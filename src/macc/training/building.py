@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from macc import data as datasets
 from macc import heads, losses, models
 from macc.data import Kind, Part, Splits, vocabulary
+from macc.models.hub import from_configuration
+from macc.training.inputs import Inputs
 from macc.training.randomness import kept_generators, seed_everything
 from macc.training.recipe import Head, Recipe
 
@@ -82,7 +84,12 @@ def model_for(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Modul
     return model
 
 
-def build_model(recipe: Recipe, data: Splits) -> nn.Module:
+def rebuilt(recipe: Recipe, inputs: Inputs) -> nn.Module:
+    """The recipe's model with its head, to load weights into: neither its data nor other weights are needed."""
+    return build_model(recipe.model_copy(update={"pretrained": None}), inputs)
+
+
+def build_model(recipe: Recipe, data: Splits | Inputs) -> nn.Module:
     """The recipe's model with its head, freshly initialised from its seed."""
     if recipe.pretrained not in (None, "hub") and not Path(recipe.pretrained).expanduser().is_file():
         raise recipe.complaint(
@@ -93,15 +100,19 @@ def build_model(recipe: Recipe, data: Splits) -> nn.Module:
     flat = recipe.model in ("mlp", "linear") or data.kind != "image"
     with kept_generators():
         seed_everything(recipe.seed, "model")
+        model: nn.Module
         try:
-            model = models.build(
-                recipe.model,
-                num_classes=data.num_classes,
-                in_channels=math.prod(data.shape) if flat else data.shape[0],
-                pretrained=recipe.pretrained,
-                vocabulary=data.vocabulary,
-                vectors=data.vectors,
-            )
+            if isinstance(data, Inputs) and data.network is not None:
+                model = from_configuration(data.network, num_classes=data.num_classes)
+            else:
+                model = models.build(
+                    recipe.model,
+                    num_classes=data.num_classes,
+                    in_channels=math.prod(data.shape) if flat else data.shape[0],
+                    pretrained=recipe.pretrained,
+                    vocabulary=data.vocabulary,
+                    vectors=data.vectors,
+                )
         except ValueError as error:
             raise recipe.complaint("model", str(error)) from error
     if recipe.image_size is not None:

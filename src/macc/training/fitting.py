@@ -26,6 +26,8 @@ from macc.training._interrupts import StopRequest
 from macc.training._memory import full_memory_explained
 from macc.training.building import Tensors, model_for, splits_for
 from macc.training.engine import Learner
+from macc.training.inputs import FILE as INPUTS
+from macc.training.inputs import Inputs
 from macc.training.progress import Display, display_for
 from macc.training.randomness import kept_generators
 from macc.training.recipe import Head, Recipe, Selection
@@ -131,6 +133,9 @@ def fit(
         if not engine.agreed(accelerator, run.finished):
             _lock(stack, run.path, accelerator)
         whole = model_for(recipe, splits, model)
+        inputs = Inputs.of(splits, dataset=recipe.dataset, model=whole).to_dict()
+        if accelerator.is_main_process and not (run.path / INPUTS).is_file():
+            write_json(run.path / INPUTS, inputs)
         if not run.finished:
             recorder = Recorder(
                 run=run,
@@ -358,6 +363,7 @@ def _leave_twin(
             remove_leftovers(twin.path, below=True)
             write_bytes(twin.path / "recipe.yaml", recipe.to_yaml().encode())
             write_json(twin.path / "environment.json", {**run.environment, "run_sha256": key})
+            shutil.copyfile(run.path / INPUTS, twin.path / INPUTS)
             write_rows(twin.path / "history.jsonl", learner.history)
             if recipe.epoch_predictions:
                 epochs = Path("predictions") / "epochs"

@@ -86,12 +86,12 @@ class Run:
     @property
     def metrics(self) -> dict[str, Any]:
         """``{split: {metric: {value, low, high}}}``."""
-        return self._json("metrics.json")
+        return self.read_json("metrics.json")
 
     @property
     def environment(self) -> dict[str, Any]:
         """Versions, hardware and hashes of the first start."""
-        return self._json("environment.json")
+        return self.read_json("environment.json")
 
     def predictions(self, name: str) -> tuple[Tensor, Tensor]:
         """Logits ``(N, K)`` and labels ``(N,)`` of a split, for example ``"test"`` or ``"digits/noise-3"``."""
@@ -123,7 +123,8 @@ class Run:
         write_arrays(path, {key: value.numpy() for key, value in arrays.items()})
         return path
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The mapping in one of its files."""
         path = self.path / name
         try:
             found = json.loads(path.read_text())
