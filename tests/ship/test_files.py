@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from made_up_models import inputs_for, made_up
 from safetensors.torch import load_file, save_file
 
 import macc
+from helpers.made_up_models import inputs_for, made_up
 from macc import posthoc
 from macc.ship import Predictor, files
 from macc.training.inputs import Inputs

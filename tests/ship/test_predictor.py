@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up_models import inputs_for, made_up
 from torch import nn
 
 import macc
+from helpers.made_up_models import inputs_for, made_up
 from macc import data, posthoc, training
 from macc.ship import Predictor
 from macc.training.inputs import Inputs
