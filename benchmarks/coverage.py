@@ -23,7 +23,7 @@ from helpers.synthetic import SHARPNESS, Constant, Population
 from macc.metrics import evaluate
 
 METRICS = (
-    *("accuracy", "nll", "brier", "auroc", "failure_auroc", "aurc"),
+    *("accuracy", "nll", "refinement", "brier", "auroc", "failure_auroc", "aurc"),
     *(
         "ece",
         "mce",

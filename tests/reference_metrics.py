@@ -57,6 +57,30 @@ def sce(probs, labels, bins=15):
     return sum(values) / len(values)
 
 
+def refinement(logits, labels, halves):
+    """Each half at the temperature of the other, found by golden section on the loss of smoothed labels."""
+
+    def loss(row, label, log_t):
+        scaled = [z / math.exp(log_t) for z in row]
+        most = max(scaled)
+        return most + math.log(math.fsum(math.exp(z - most) for z in scaled)) - scaled[label]
+
+    def objective(rows, log_t):
+        even = [math.fsum(loss(row, j, log_t) for j in range(len(row))) / len(row) for row, _ in rows]
+        return math.fsum(loss(row, y, log_t) for row, y in rows) + math.fsum(even) / len(rows)
+
+    total = 0.0
+    for half in (0, 1):
+        rows = [(row, y) for row, y, h in zip(logits, labels, halves, strict=True) if h != half]
+        low, high, ratio = -10.0, 10.0, (math.sqrt(5) - 1) / 2
+        while high - low > 1e-9:
+            left, right = high - ratio * (high - low), low + ratio * (high - low)
+            low, high = (low, right) if objective(rows, left) < objective(rows, right) else (left, high)
+        held = [(row, y) for row, y, h in zip(logits, labels, halves, strict=True) if h == half]
+        total += math.fsum(loss(row, y, low) for row, y in held)
+    return total / len(labels)
+
+
 def _of_class(probs, labels, positive):
     return [float(row[positive]) for row in probs], [float(y == positive) for y in labels]
 

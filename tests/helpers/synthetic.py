@@ -1,5 +1,6 @@
 """Predictions whose true class probabilities are known, and the metrics of their whole population."""
 
+import math
 from functools import cached_property
 
 import torch
@@ -42,6 +43,7 @@ class Population:
         self.values = {
             "accuracy": self.right.mean().item(),
             "nll": -(self.truth * self.probs.log()).sum(1).mean().item(),
+            "refinement": -(self.truth * self.truth.log()).sum(1).mean().item(),  # at the true temperature
             "brier": squared,
             "brier_calibration": calibration,
             "brier_refinement": squared - calibration,
@@ -126,6 +128,10 @@ class Constant:
         self.values = {
             "accuracy": accuracy,
             "nll": -(self.truth @ self.probs.log()).item(),
+            # The others are alike, so a temperature reaches the truth, unless the first is like them.
+            "refinement": math.log(k)
+            if abs(confidence - other) < 1e-9
+            else -(self.truth @ self.truth.log()).item(),
             "brier": brier,
             "brier_calibration": calibration,
             "brier_refinement": brier - calibration,

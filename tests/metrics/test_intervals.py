@@ -14,7 +14,7 @@ from macc import metrics
 from macc.metrics._partial import Partial
 from macc.metrics.limits import broken_limits
 
-NAMES = ["ece", "sce", "mce", "rmsce"]
+NAMES = ["ece", "sce", "mce", "rmsce", "refinement"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_scores_have_no_noise_floor():
     report = macc.evaluate(probs, labels, resamples=100)
 
     assert {name for name, estimate in report.metrics.items() if estimate.noise_floor is None} == {
-        *("accuracy", "nll", "brier", "brier_refinement", "auroc"),
+        *("accuracy", "nll", "refinement", "brier", "brier_refinement", "auroc"),
         *("failure_auroc", "aurc", "eaurc", "risk_at_coverage", "coverage_at_risk"),
     }
 
@@ -175,7 +175,13 @@ def test_intervals_contain_the_value_and_stay_in_range(n, right, stated, streame
     found = _constant(stated, round(right * n), n, None, streamed=streamed).metrics
 
     for name, estimate in found.items():
-        largest = {"nll": np.inf, "brier": 2, "brier_calibration": 2, "brier_refinement": 2}.get(name, 1)
+        largest = {
+            "nll": np.inf,
+            "refinement": np.inf,
+            "brier": 2,
+            "brier_calibration": 2,
+            "brier_refinement": 2,
+        }.get(name, 1)
         if not np.isnan(estimate.value):
             assert 0 <= estimate.low <= estimate.value <= estimate.high <= largest, (name, estimate)
 

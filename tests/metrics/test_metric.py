@@ -35,7 +35,7 @@ def file(tmp_path):
 
 
 def test_the_order_is_that_of_the_namespace():
-    assert list(registry())[:3] == ["accuracy", "nll", "brier"]
+    assert list(registry())[:3] == ["accuracy", "nll", "refinement"]
     assert list(registry()) == [name for name in vars(metrics) if name in registry()]
 
 

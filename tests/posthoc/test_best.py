@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from helpers.calibrators import data, drawn
 from macc import posthoc
@@ -53,12 +54,11 @@ def test_best_keeps_the_simpler_one_within_a_standard_error():
 
 def test_best_scores_are_those_of_held_out_samples():
     """Against a plain loop over the same folds."""
-    from macc.posthoc._base import sample
-    from macc.posthoc._best import _folds
+    from macc.metrics.folds import dealt
 
     logits, labels = data(200)
     chosen = posthoc.best(logits, labels, [posthoc.Histogram], folds=4)
-    folds = _folds(sample(logits, labels), 4, 0).numpy()
+    folds = dealt(torch.as_tensor(labels), 4).numpy()
     losses = []
     for fold in range(4):
         fitted = posthoc.Histogram.fit(logits[folds != fold], labels[folds != fold])

@@ -16,6 +16,7 @@ from macc.metrics._metric import registry as registry
 
 from macc.metrics._scores import accuracy as accuracy
 from macc.metrics._scores import nll as nll
+from macc.metrics._refinement import refinement as refinement
 from macc.metrics._scores import brier as brier
 from macc.metrics._scores import brier_calibration as brier_calibration
 from macc.metrics._scores import brier_refinement as brier_refinement

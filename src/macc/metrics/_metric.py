@@ -126,7 +126,7 @@ def registry() -> dict[str, Metric[Any]]:
 
     Example:
         >>> list(registry())[:3]
-        ['accuracy', 'nll', 'brier']
+        ['accuracy', 'nll', 'refinement']
     """
     from macc import metrics
 
@@ -138,7 +138,7 @@ def headline() -> dict[str, Metric[Any]]:
 
     Example:
         >>> list(headline())
-        ['accuracy', 'nll', 'ece', 'sce']
+        ['accuracy', 'nll', 'refinement', 'ece', 'sce']
     """
     return {name: each for name, each in registry().items() if each.prominence == 1 and each.of == "any"}
 

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from macc.io.json import read_json
 from macc.io.writing import write_whole
 from macc.metrics.inputs import Array, like, predictions, score_rows
+from macc.metrics.temperature import blocks, float64_copy
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-# 2 MB of float64: what follows on a block finds it in the cache.
-_BLOCK_ELEMENTS = 2**18
 # A matrix of 1 000 classes takes 20 MB.
 _LARGEST_FILE = 2**28
 # Times any logit, this is still far from overflow.
@@ -185,8 +184,7 @@ class Sample:
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Some rows of logits, a float64 copy that may be overwritten, and their labels, until all were given."""
         for part in blocks(self.logits):
-            rows = self.logits[part]
-            yield rows.clone() if rows.dtype == torch.float64 else rows.double(), self.labels[part]
+            yield float64_copy(self.logits[part]), self.labels[part]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """What a function gives for each block of rows, all in one tensor on the CPU."""
@@ -212,12 +210,6 @@ def sample(logits: Array, labels: Array) -> Sample:
     given = predictions(logits, labels, from_logits=True)
     check_finite(given.scores)
     return Sample(given.scores, given.labels)
-
-
-def blocks(rows: Tensor) -> Iterator[slice]:
-    """Neighbouring rows that fit into the cache together."""
-    step = max(1, _BLOCK_ELEMENTS // rows.shape[1])
-    return (slice(start, start + step) for start in range(0, len(rows), step))
 
 
 def check_finite(logits: Tensor) -> None:

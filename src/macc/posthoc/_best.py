@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from macc.metrics.folds import dealt
 from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, Sample, methods, sample
 from macc.tables import html_table, text_table, thousands
@@ -158,7 +159,7 @@ def best(
         fits[f"{name}, {same + 1}" if same else name] = fit
     if not fits:
         raise ValueError("candidates is empty; name at least one calibrator")
-    held_out = _folds(data, folds, seed)
+    held_out = dealt(data.labels, folds, seed)
     losses: dict[str, Tensor] = {}
     sizes: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -221,16 +222,6 @@ def _named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]
         owner = getattr(kind.func, "__self__", None)
         return f"{getattr(owner, '__name__', kind.func)}({given})", kind
     return getattr(kind, "__qualname__", repr(kind)), kind
-
-
-def _folds(data: Sample, folds: int, seed: int) -> Tensor:
-    """The fold in which each sample is held out, each class dealt out evenly."""
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.randperm(data.num_samples, generator=generator, device="cpu")
-    order = shuffled[data.labels.cpu()[shuffled].argsort(stable=True)]
-    result = torch.empty(data.num_samples, dtype=torch.int64, device="cpu")
-    result[order] = torch.arange(data.num_samples, device="cpu") % folds
-    return result
 
 
 def _mean_and_error(losses: Tensor) -> tuple[float, float]:

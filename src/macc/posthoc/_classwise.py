@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from macc.metrics.temperature import Optimum, best_temperature, tempered
 from macc.posthoc._base import Calibrator, Floats, Sample, parameter
-from macc.posthoc._temperature import Optimum, best_temperature, check_temperature, tempered
+from macc.posthoc._temperature import check_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def tempering(data: Sample) -> dict[str, Any]:
     """The fields of :class:`ClassWise`, and notes, for some samples."""
     absent = data.absent
     # A class alone is compared with nothing: the likelihood of its samples asks for ever more of it.
-    found = best_temperature(data) if len(data.present) > 1 else Optimum(1.0, False)
+    found = best_temperature(data.logits, data.labels) if len(data.present) > 1 else Optimum(1.0, False)
     notes = found.notes
     if absent:
         named = ", ".join(map(str, absent[:10])) + (", …" if len(absent) > 10 else "")

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array
+from macc.metrics.temperature import best_temperature, tempered
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
-from macc.posthoc._temperature import best_temperature, check_temperature, tempered
+from macc.posthoc._temperature import check_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class EnsembleTemperature(Calibrator):
             The fitted calibrator.
         """
         data = sample(logits, labels)
-        found = best_temperature(data)
+        found = best_temperature(data.logits, data.labels)
         weights = best_mixture(_opinions(data, found.value))
         return accept(cls(data.num_classes, found.value, weights, notes=found.notes), data)
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array
-from macc.posthoc._base import Floats, Sample, accept, blocks, parameter, sample
+from macc.metrics.temperature import blocks
+from macc.posthoc._base import Floats, Sample, accept, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._optimise import check_penalty, minimise
 

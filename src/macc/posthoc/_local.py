@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array, like
+from macc.metrics.temperature import best_temperature, tempered
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
 from macc.posthoc._optimise import check_penalty, minimise
-from macc.posthoc._temperature import best_temperature, tempered
 
 _LARGEST_LOGITS = 10
 _UNITS = 8
@@ -93,7 +93,7 @@ class LocalTemperature(Calibrator):
         mean, spread = raw.mean(0), raw.std(0, correction=0)
         spread = torch.where(spread > 0, spread, 1.0)
         scaled = (raw - mean) / spread
-        at_first = best_temperature(data)
+        at_first = best_temperature(data.logits, data.labels)
         rng = np.random.default_rng(seed)
         shape = _UNITS, raw.shape[1] + 1
         hidden = rng.normal(size=shape) / math.sqrt(shape[1])

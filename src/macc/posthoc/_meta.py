@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array, like
-from macc.posthoc._base import Calibrator, Sample, accept, parameter, sample
-from macc.posthoc._temperature import best_temperature, check_temperature, tempered
+from macc.metrics.temperature import best_temperature, tempered
+from macc.posthoc._base import Calibrator, accept, parameter, sample
+from macc.posthoc._temperature import check_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ class MetaCal(Calibrator):
         threshold = 2 * math.log(data.num_classes) if place is None else float(right[place - 1])
         kept = entropies <= threshold
         found = best_temperature(
-            Sample(data.logits[kept.to(data.logits.device)], data.labels[kept.to(data.labels.device)])
+            data.logits[kept.to(data.logits.device)], data.labels[kept.to(data.labels.device)]
         )
         fitted = (found.value, threshold, miscoverage, confidence)
         return accept(cls(data.num_classes, *fitted, notes=notes + found.notes), data)

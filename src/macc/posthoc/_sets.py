@@ -18,7 +18,8 @@ from macc.io.json import read_json
 from macc.io.writing import write_whole
 from macc.metrics.inputs import Array, like, predictions, score_rows
 from macc.metrics.intervals import clopper_pearson
-from macc.posthoc._base import are_names, blocks
+from macc.metrics.temperature import blocks
+from macc.posthoc._base import are_names
 from macc.tables import text_table, thousands
 from macc.words import class_called, did_you_mean, listed, quoted, shown
 

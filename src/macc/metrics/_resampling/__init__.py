@@ -4,6 +4,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from macc.metrics._refinement import held_out
 from macc.metrics._resampling.cells import TopCells
 from macc.metrics._resampling.classes import ClassDraws, ClassErrors, adaptive, equal_width
 from macc.metrics._resampling.gaps import (
@@ -13,7 +14,7 @@ from macc.metrics._resampling.gaps import (
     resampled_ks_error,
     resampled_smooth_ece,
 )
-from macc.metrics._resampling.means import MeanScores, Sample, means, one_pass
+from macc.metrics._resampling.means import MeanScores, Sample, mean_loss, means, one_pass
 from macc.metrics._resampling.ranks import Selective, resampled_auroc, selective
 from macc.metrics._resampling.samples import Resampling as Resampling
 from macc.metrics.binning import TopLabels, class_labels
@@ -56,6 +57,11 @@ class Draws:
     def scores(self) -> "MeanScores":
         """Accuracy, NLL and Brier score."""
         return means(self.sample, self._given.num_classes, self._resampling)
+
+    @cached_property
+    def refinement(self) -> Sampled:
+        """NLL after temperature scaling."""
+        return mean_loss(held_out(self._given), self._given.num_classes, self._resampling)
 
     @cached_property
     def _cells(self) -> "TopCells":

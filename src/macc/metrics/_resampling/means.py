@@ -1,4 +1,4 @@
-"""Means over samples: accuracy, NLL and Brier score."""
+"""Means over samples: accuracy, NLL, Brier score and refinement."""
 
 import math
 from collections.abc import Iterable
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from macc.metrics._refinement import Held
 from macc.metrics._resampling.samples import Resampling
 from macc.metrics._scores import squared_distances
 from macc.metrics.binning import TopLabels
@@ -52,6 +53,13 @@ def means(sample: Sample, num_classes: int, resampling: Resampling) -> "MeanScor
         scores_by_outcome(sample.top.confidence, num_classes).mean(-1),
         resampling.num_samples,
     )
+
+
+def mean_loss(held: Held, num_classes: int, resampling: Resampling) -> Sampled:
+    """The mean of held-out losses."""
+    (least, _), (most, _) = scores_by_outcome(held.confidence, num_classes).mean(-1).tolist()
+    value, draws = float(held.losses.mean()), resampling.means(held.losses[:, None])[:, 0]
+    return Ordinary(value, draws, resampling.num_samples, min(least, value), max(most, value))
 
 
 def scores_by_outcome(confidence: Tensor, num_classes: int) -> Tensor:
