@@ -6,7 +6,6 @@ import pytest
 from helpers.command import run
 from macc import experiments, training
 from macc.experiments import estimates
-from macc.experiments.estimates import Share
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +102,6 @@ def test_a_dry_run_with_some_of_the_data_estimates_those(tmp_path, monkeypatch):
     assert lines[3].startswith("  missing is left out: recipe svhn: dataset: svhn is not in ")
     assert lines[-1].startswith("at most 2 trainings, 0 done; about ")
     assert " by one worker (" in lines[-1]
-
-
-def test_what_is_left_is_epochs_times_trainings():
-    share = Share("d", trainings=5, done=2, epochs=10, seconds=1.5, samples=None)
-
-    assert share.seconds_left == 45
-    assert Share("d", 5, 7, 10, 1.5, None).seconds_left == 0
 
 
 def test_timings_are_the_papers():

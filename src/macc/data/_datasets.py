@@ -26,7 +26,8 @@ class Dataset(Generic[P]):
         sources: The files it is read from; ``None`` where there are none to find.
         needs_path: Whether it is a user's own file or folder: ``name:PATH``.
         levels: Whether it has test sets under shift of several levels.
-        shape: Shape of one input, where it is fixed.
+        shape: Shape of one input as published, where that is one.
+        vocabulary: Of tokens: how many words are kept.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Dataset(Generic[P]):
         needs_path: bool,
         levels: bool,
         shape: tuple[int, ...] | None,
+        vocabulary: int | None,
     ) -> None:
         update_wrapper(self, read)
         self.name = read.__name__
@@ -55,6 +57,7 @@ class Dataset(Generic[P]):
         self.needs_path = needs_path
         self.levels = levels
         self.shape = shape
+        self.vocabulary = vocabulary
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Splits:
         """Read it."""
@@ -75,6 +78,7 @@ def dataset(
     needs_path: bool = False,
     levels: bool = False,
     shape: tuple[int, ...] | None = None,
+    vocabulary: int | None = None,
 ) -> Callable[[Callable[P, Splits]], Dataset[P]]:
     """Describe the function below as a data set; see :class:`Dataset`."""
 
@@ -90,6 +94,7 @@ def dataset(
             needs_path=needs_path,
             levels=levels,
             shape=shape,
+            vocabulary=vocabulary,
         )
 
     return describe

@@ -37,6 +37,7 @@ FEATURES = Copies(
     kind="image",
     num_classes=2,
     sizes=SIZES,
+    shape=(1, LARGEST, LARGEST),
     licence=LICENCE,
     sources=IMAGES,
 )
@@ -68,6 +69,7 @@ def chest_xray(
     kind="image",
     num_classes=2,
     sizes=SIZES,
+    shape=(1, LARGEST, LARGEST),
     licence=LICENCE,
     sources=IMAGES,
 )

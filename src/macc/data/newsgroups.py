@@ -56,6 +56,8 @@ GLOVE = Copies(
     kind="tokens",
     num_classes=20,
     sizes=SIZES,
+    shape=(LENGTH,),
+    vocabulary=WORDS,
     licence=LICENCE,
     sources=FILES,
 )
@@ -85,6 +87,8 @@ def newsgroups(*, root: str | PathLike[str] | None = None, verify: bool = True) 
     kind="tokens",
     num_classes=20,
     sizes=(15_098, 896, 3_968),
+    shape=(LENGTH,),
+    vocabulary=WORDS_FLOOR,
     licence=LICENCE,
     sources=FILES,
 )

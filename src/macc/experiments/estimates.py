@@ -14,13 +14,15 @@ from macc.experiments.catalog import Catalog, LocalDataSet
 from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.spec import Experiment
 from macc.training import engine
-from macc.training.building import build_model, splits_for
+from macc.training.building import model_for, splits_for
 from macc.training.engine import Learner
 from macc.training.randomness import kept_generators, seed_everything
 from macc.training.recipe import Recipe
 
 WARM_STEPS = 2
 STAND_IN_BATCHES = 8
+STAND_IN_VALUES = 2**21
+"""Of a batch of noise at most, so that steps on large images take seconds."""
 LONGEST = 10
 """Seconds after which an epoch that is timed for an estimate is broken off."""
 
@@ -106,54 +108,71 @@ def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:
     with kept_generators():
         seed_everything(0, "timing")
         learner = learner_of(ledger, dataset, recipe)
-        timed(learner, WARM_STEPS)
-        seconds, taken = timed(learner, longest=LONGEST)
-        return seconds * len(learner.batches_of_epoch) / taken
+        return seconds_of_step(learner) * len(learner.batches_of_epoch)
 
 
 def seconds_without_data(recipe: Recipe, samples: int) -> float | None:
     """What an epoch of a data set takes whose files are missing, timed on noise of its shape; none where that is unknown.
+
+    Weights do not change the time: the model starts from fresh ones. Of large images, batches are small.
 
     Args:
         recipe: The recipe of the data set.
         samples: How many samples it trains on.
     """
     known = data.known().get(recipe.dataset)
-    if known is None or known.shape is None or known.kind != "image" or known.num_classes is None:
+    if known is None or known.shape is None:
         return None
-    resolved = recipe.resolved()
+    side = recipe.image_size
+    values = math.prod(known.shape if side is None else (known.shape[0], side, side))
+    rows = min(recipe.batch_size, max(2, STAND_IN_VALUES // values))
+    resolved = recipe.resolved().model_copy(update={"pretrained": None, "batch_size": rows, "accumulate": 1})
     with kept_generators():
         seed_everything(0, "timing")
-        rows = min(samples, STAND_IN_BATCHES * recipe.batch_size)
-        part = data.Part(
-            inputs=torch.randint(0, 256, (rows, *known.shape), dtype=torch.uint8),
-            labels=torch.arange(rows) % known.num_classes,
-        )
-        stand_in = data.Splits(
-            name="stand-in",
-            kind="image",
-            classes=tuple(map(str, range(known.num_classes))),
-            train=part,
-            val=part,
-            test=part,
-        )
         try:
-            model = build_model(resolved, stand_in)
-        except ValueError:  # weights that are not here either
+            learner = learner_on(resolved, stand_in(known, STAND_IN_BATCHES * rows))
+        except ValueError:  # a model of a hub that is not here either
             return None
-        learner = engine.learner_for(resolved, model, stand_in, engine.accelerator_for(resolved))
-        timed(learner, WARM_STEPS)
-        seconds, taken = timed(learner, longest=LONGEST)
-    return seconds / taken * math.ceil(samples / recipe.batch_size)
+        return seconds_of_step(learner) * samples / rows
+
+
+def stand_in(known: data.Dataset[...], rows: int) -> data.Splits:
+    """Noise in the shape of a data set of images or tokens."""
+    assert known.shape is not None and known.num_classes is not None  # noqa: S101, PT018 - published sets have both
+    if known.vocabulary is None:
+        inputs = torch.randint(0, 256, (rows, *known.shape), dtype=torch.uint8)
+    else:
+        inputs = torch.randint(1, known.vocabulary, (rows, *known.shape))
+    part = data.Part(inputs=inputs, labels=torch.arange(rows) % known.num_classes)
+    return data.Splits(
+        name="stand-in",
+        kind="image" if known.vocabulary is None else "tokens",
+        classes=tuple(map(str, range(known.num_classes))),
+        train=part,
+        val=part,
+        test=part,
+        vocabulary=known.vocabulary,
+    )
 
 
 def learner_of(ledger: Ledger, dataset: LocalDataSet, recipe: Recipe) -> Learner:
     """What a recipe trains on a data set, before its first step."""
     resolved = recipe.resolved()
     splits = splits_for(resolved, ledger.catalog.splits(dataset), ledger.catalog.root)
-    return engine.learner_for(
-        resolved, build_model(resolved, splits), splits, engine.accelerator_for(resolved)
-    )
+    return learner_on(resolved, splits)
+
+
+def learner_on(resolved: Recipe, splits: data.Splits) -> Learner:
+    """What a resolved recipe trains on given data, before its first step."""
+    model = model_for(resolved, splits, None)
+    return engine.learner_for(resolved, model, splits, engine.accelerator_for(resolved))
+
+
+def seconds_of_step(learner: Learner) -> float:
+    """What a step takes after some to warm up: the mean of an epoch, or of what ten seconds hold."""
+    timed(learner, WARM_STEPS, longest=1)
+    seconds, taken = timed(learner, longest=LONGEST)
+    return seconds / taken
 
 
 def timed(learner: Learner, steps: int | None = None, longest: float = math.inf) -> tuple[float, int]:
