@@ -30,7 +30,8 @@ def attach(
     With ``example``, one forward pass in evaluation mode finds the layer whose output *is* the
     model's output. Without it, the last linear layer is taken if its name says that it is the
     classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
-    an ``nn.Sequential``, unless a layer outside its block has such a name too. ``layer`` names it outright.
+    an ``nn.Sequential``, unless a layer outside its block has such a name too. In a model of transformers it is the
+    one layer around the base model with ``config.num_labels`` outputs. ``layer`` names it outright.
 
     A dropout layer registered right before the classifier is reported as a warning: features would be
     dropped twice.
@@ -327,6 +328,9 @@ def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
         return layer
     if example is not None:
         return _find_by_example(model, linears, example)
+    labelled = _only_one_with_labels(model, linears)
+    if labelled is not None:
+        return labelled
     last: str = list(linears)[-1]
     parent_name, _, own_name = last.rpartition(".")
     parent = model.get_submodule(parent_name)
@@ -338,6 +342,20 @@ def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
     if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not around:
         return last
     raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
+
+
+def _only_one_with_labels(model: nn.Module, linears: Mapping[str, nn.Linear]) -> str | None:
+    """The one layer around the base model of transformers that has an output for each label of the configuration."""
+    labels = getattr(getattr(model, "config", None), "num_labels", None)
+    base = getattr(model, "base_model_prefix", None)
+    if not isinstance(labels, int) or not isinstance(base, str):
+        return None
+    found = [
+        name
+        for name, layer in linears.items()
+        if layer.out_features == labels and not (base and name.startswith(f"{base}."))
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: Any) -> str:
