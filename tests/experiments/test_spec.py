@@ -28,7 +28,7 @@ def written(tmp_path, text):
         ("datasets: digits\n", "the key 'methods' is missing"),
         (PLAIN + "seeds: many\n", "seeds must be a valid integer, got 'many'"),
         (PLAIN + "seeds: 0\n", "seeds must be greater than or equal to 1, got 0"),
-        (PLAIN + "columns: [speed]\n", "got 'speed'"),
+        (PLAIN + "columns: [speed]\n", "no column is called 'speed'; there are accuracy"),
         (PLAIN + "paper: table9\n", "got 'table9'"),
         (PLAIN + "search: {sampler: tpe}\n", "`sampler: tpe` needs `trials`"),
         (PLAIN + "search: {prune: true, objectives: [accuracy, sce]}\n", "`prune` compares one number"),

@@ -9,10 +9,13 @@ import pytest
 import macc
 from helpers.command import run
 from macc import metrics
-from macc.metrics._metric import PERCENT, registry
+from macc.metrics import registry
+from macc.tables import PERCENT
 
 
-@metrics.metric("made-up error", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1)
+@metrics.metric(
+    "made-up error", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1, floored=True
+)
 def made_up(probs, labels, *, bins=15, from_logits=False, normalise=False):
     """The ECE under another name."""
     return metrics.ece(probs, labels, bins=bins, from_logits=from_logits, normalise=normalise)
@@ -43,6 +46,21 @@ def test_a_metric_is_called_and_read_as_its_function():
     assert metrics.ece([[0.9, 0.1]], [0]) == pytest.approx(0.1)
     assert metrics.ece.__doc__.startswith("Expected calibration error")
     assert pickle.loads(pickle.dumps(metrics.ece)) is metrics.ece
+
+
+def test_a_metric_says_whether_chance_alone_makes_it_positive():
+    rng = np.random.default_rng(0)
+    probs, labels = rng.dirichlet([1, 1], 200), rng.integers(0, 2, 200)
+    report = macc.evaluate(probs, labels, variance=rng.random((200, 2)), resamples=100)
+
+    assert list(report.metrics) == list(registry())
+    for name, estimate in report.metrics.items():
+        assert registry()[name].floored == (estimate.noise_floor is not None), name
+
+
+def test_a_part_is_named_with_its_whole_where_it_stands_alone():
+    assert metrics.over_confidence.noun == "ECE, of it over-confidence"
+    assert metrics.tace.heading == "adaptive SCE, above 1 % probability 1e-3"
 
 
 @pytest.mark.usefixtures("declared")
@@ -77,6 +95,26 @@ class TestAMetricThatSomebodyAdds:
         ended = training.fit(recipe, out=tmp_path, resamples=100)
         assert "val/made_up" in ended.history[0]
         assert "made_up" in ended.metrics["test"]
+
+    def test_is_in_the_table_and_the_page_of_an_experiment(self, tmp_path):
+        from macc import experiments
+        from macc.report import experiment as report
+
+        file = tmp_path / "mine.yaml"
+        file.write_text("datasets: digits\nmethods: [CrossEntropy, Focal]\nseeds: 2\n")
+        result = experiments.run(experiments.load(file, scale="smoke"), out=tmp_path)
+        folder = next((tmp_path / "experiments").iterdir())
+        page, *_ = report.write(folder)
+
+        assert result.columns[:5] == ["accuracy", "ece", "sce", "made_up", "nll"]
+        for method in ("CrossEntropy", "Focal"):
+            cells = [result.cell("digits", "test", method, name) for name in ("made_up", "ece")]
+            assert cells[0].values == cells[1].values
+            assert cells[0].floor == cells[1].floor > 0
+        for form in ("text", "md", "latex"):
+            assert "made-up error" in experiments.render(result, form)
+        assert any("best made-up error" in sentence for sentence in result.findings)
+        assert "made-up error" in page.read_text().partition('id="comparison"')[2].partition("</table>")[0]
 
     def test_is_in_the_report_of_python(self):
         report = macc.evaluate([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]], [0, 1], resamples=100)

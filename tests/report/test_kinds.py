@@ -71,7 +71,7 @@ def test_training_has_a_panel_for_each_term():
     labels = [ax.get_ylabel() for ax in figure.axes]
 
     assert labels[:4] == ["loss", "CrossEntropy", "MACC", "u"]
-    assert labels[4:8] == ["accuracy (%)", "NLL", "ECE (%)", "SCE (%)"]
+    assert labels[4:8] == ["accuracy (%)", "NLL", "ECE (%)", "SCE (1e-3)"]
     rows = training.open_run(digits_runs()[1]).history
     assert figure.axes[2].lines[0].get_ydata() == pytest.approx([row["train/MACC"] for row in rows])
 

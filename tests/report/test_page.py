@@ -21,7 +21,8 @@ from macc import training
 from macc.data import Part, Splits
 from macc.metrics import Estimate, metrics_of
 from macc.report import page
-from macc.report._tables import _apart
+from macc.report.tables import _apart
+from macc.tables import html_name
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -241,7 +242,7 @@ def test_the_next_steps_can_be_run(tmp_path):
 
 
 def test_names_break_beside_their_signs():
-    shown = page._name("CrossEntropy + 5*MACC(warmup=10), p 0.2, my_run <b>")
+    shown = html_name("CrossEntropy + 5*MACC(warmup=10), p 0.2, my_run <b>")
 
     assert "CrossEntropy" in shown
     assert "MACC<wbr>(<wbr>warmup<wbr>=<wbr>10" in shown

@@ -1,44 +1,71 @@
-"""The columns of tables: how each metric is called, scaled and rounded, and which value of it is better."""
+"""The columns of an experiment's tables: every metric as it is declared, and what is no metric."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import replace
 
+from macc.metrics import headline, registry
+from macc.tables import PERCENT, Column, Unit
 
-@dataclass(frozen=True)
-class Shown:
-    """How a metric stands in tables."""
-
-    label: str
-    scale: float
-    unit: str
-    digits: int
-    better: str
-    """``lower``, ``higher``, ``zero`` (nearest to it) or nothing."""
-
-
-SHOWN: dict[str, Shown] = {
-    "accuracy": Shown("Acc.", 100, "%", 2, "higher"),
-    "sce": Shown("SCE", 1000, "1e-3", 2, "lower"),
-    "ece": Shown("ECE", 100, "%", 2, "lower"),
-    "nll": Shown("NLL", 1, "", 3, "lower"),
-    "brier": Shown("Brier", 1, "", 3, "lower"),
-    "auroc": Shown("AUROC", 1, "", 4, "higher"),
-    "gap": Shown("conf.-acc.", 100, "%", 2, "zero"),
-    "classwise_ece": Shown("ECE of", 100, "%", 2, "lower"),
-    "temperature": Shown("T", 1, "", 1, ""),
-    "u": Shown("mean u", 1, "", 2, ""),
-    "minutes": Shown("training", 1, "min", 2, ""),
+OF_RUNS: dict[str, Column] = {
+    "temperature": Column("T", Unit("", 1, 1)),
+    "u": Column("mean u", Unit("", 1, 2)),
+    "minutes": Column("training", Unit("min", 1, 2)),
 }
+"""Columns that say something of a run and nothing of its predictions."""
+OF_PREDICTIONS: dict[str, Column] = {
+    "gap": Column("conf.-acc.", PERCENT, "zero"),
+    "classwise_ece": Column("ECE of", PERCENT, "lower"),
+}
+"""Columns of predictions that are no metrics, a difference and one number for each class."""
 
 
-def shown(column: str, unit: float | None = None) -> Shown:
-    """How a column stands in a table whose file may give it another unit; ``classwise_ece/3`` is class 3."""
-    name, _, index = column.partition("/")
-    found = SHOWN[name]
+def names() -> list[str]:
+    """Every column that an experiment may have.
+
+    Example:
+        >>> "brier" in names(), "gap" in names(), "positive_ece" in names()
+        (True, True, False)
+    """
+    return [
+        *(name for name, metric in registry().items() if metric.of == "any"),
+        *OF_PREDICTIONS,
+        *OF_RUNS,
+    ]
+
+
+def main() -> list[str]:
+    """The metrics of every experiment, shown or not: the headline ones, calibration errors ahead of other scores.
+
+    Example:
+        >>> main()
+        ['accuracy', 'ece', 'sce', 'nll', 'refinement']
+    """
+    found = headline()
+    return sorted(found, key=lambda name: (found[name].better == "lower", not found[name].floored))
+
+
+def compared(columns: Container[str]) -> list[str]:
+    """The metrics in which methods are tested against each other: the main ones, and those among the columns."""
+    return list(dict.fromkeys([*main(), *(name for name in registry() if name in columns)]))
+
+
+def column(name: str, unit: float | None = None) -> Column:
+    """A column by its name, in a table whose file may give it another unit; ``classwise_ece/3`` is class 3.
+
+    Example:
+        >>> column("sce").title, column("sce", 1e-2).title, column("classwise_ece/3").title
+        ('SCE 1e-3', 'SCE 1e-2', 'ECE of 3 %')
+    """
+    base, _, index = name.partition("/")
+    found = (OF_PREDICTIONS | OF_RUNS).get(base)
+    if found is None:
+        metric = registry()[base]
+        found = Column(metric.noun, metric.unit, metric.better)
     if index:
-        found = Shown(f"{found.label} {index}", found.scale, found.unit, found.digits, found.better)
+        found = replace(found, heading=f"{found.heading} {index}")
     if unit is None:
         return found
     exponent = round(math.log10(unit))
-    text = {0: "", -2: "1e-2", -3: "1e-3"}.get(exponent, f"{unit:g}")
-    return Shown(found.label, 1 / unit, text, found.digits, found.better)
+    symbol = {0: "", -2: "1e-2", -3: "1e-3"}.get(exponent, f"{unit:g}")
+    return replace(found, unit=Unit(symbol, 1 / unit, found.unit.digits))

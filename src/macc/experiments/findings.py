@@ -7,7 +7,7 @@ from dataclasses import replace
 from macc import losses, metrics
 from macc.experiments import grid
 from macc.experiments.catalog import LocalDataSet
-from macc.experiments.columns import shown
+from macc.experiments.columns import column, compared, main
 from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.measure import Predictions
 from macc.experiments.result import LEVEL, Cell, Comparison, Result
@@ -17,13 +17,8 @@ from macc.metrics.intervals import MeanOfSets
 from macc.metrics.over_runs import interval, paired_p
 from macc.training.recipe import Head
 
-MAIN = ("accuracy", "ece", "sce", "nll")
-"""Findings say of these which method is best; they are measured whether a table shows them or not."""
-MARKED = ("accuracy", "ece", "sce", "nll", "brier", "auroc")
-"""The columns in which tables mark the best method."""
 JUDGED = "ece"
-"""The metric of the sentences about MACC; of SCE and NLL they say the verdicts alone."""
-AGAINST = ("ece", "sce", "nll")
+"""The metric of the sentences about MACC; of the other main metrics they say the verdicts alone."""
 MOST_NAMED = 4
 RULE_TEXT = {"val_accuracy": "validation accuracy, the paper's rule", "val_nll": "validation NLL"}
 _WHY = {
@@ -43,11 +38,6 @@ BY_CHANCE = (
 )
 
 
-def tested(columns: Sequence[str]) -> list[str]:
-    """The metrics in which methods are tested against each other."""
-    return [name for name in MARKED if name in MAIN or name in columns]
-
-
 def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None = None) -> None:
     """Test the best method of every column against all others, and every MACC method against what it must beat.
 
@@ -61,7 +51,7 @@ def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None
         of_metrics = {metric: _against_all(result, *block, metric, tests.paired) for metric in tests.metrics}
         result.comparisons += [row for rows in of_metrics.values() for row in rows]
         result.findings += [
-            _best_sentence(result, rows) for name, rows in of_metrics.items() if rows and name in MAIN
+            _best_sentence(result, rows) for name, rows in of_metrics.items() if rows and name in main()
         ]
         if block[0] not in ledger.catalog:  # an average
             continue
@@ -91,7 +81,7 @@ class _Tests:
 
     def __init__(self, result: Result, ledger: Ledger, predictions: Predictions) -> None:
         self.result, self.ledger, self.predictions = result, ledger, predictions
-        self.metrics = tested(result.columns)
+        self.metrics = compared(result.columns)
 
     def paired(self, a: Cell, b: Cell, why: str) -> Comparison:
         """Test A against B."""
@@ -161,7 +151,12 @@ def _over_seeds(a: Cell, b: Cell) -> tuple[float, float, float]:
 
 
 def _is_higher_better(metric: str) -> bool:
-    return shown(metric).better == "higher"
+    return column(metric).better == "higher"
+
+
+def _against() -> list[str]:
+    """The metrics in which a MACC method has to beat others."""
+    return [name for name in main() if not _is_higher_better(name)]
 
 
 def _against_all(
@@ -258,7 +253,7 @@ def _compare(
 ) -> list[Comparison]:
     """A MACC method against what it must beat, metric by metric."""
     found = []
-    for metric in AGAINST:
+    for metric in _against():
         own = result.cell(dataset, test, name, metric, rule)
         if own is None:
             continue
@@ -285,8 +280,8 @@ class _Words:
 
     def __init__(self, result: Result, dataset: str, test: str, rule: str, metric: str) -> None:
         self.result, self.key = result, (dataset, test, rule, metric)
-        self.shown = shown(metric, result.units.get(metric))
-        self.noun = "accuracy" if metric == "accuracy" else self.shown.label
+        found = column(metric, result.units.get(metric))
+        self.noun, self.unit = found.heading, found.unit
         self.where = dataset if test == "test" else f"{dataset}, {test}"
         if len(result.rules(dataset)) > 1:
             self.where += f" (selected by {RULE_TEXT[rule]})"
@@ -298,8 +293,7 @@ class _Words:
         return cell
 
     def number(self, value: float) -> str:
-        text, unit = f"{self.shown.scale * value:.{self.shown.digits}f}", self.shown.unit
-        return f"{text}{unit[1:]}" if unit.startswith("1e") else f"{text} {unit}".strip()
+        return f"{self.unit.write(value)}{self.unit.suffix}"
 
     def value(self, name: str) -> str:
         """The mean of a method; with its floor where it is no more than chance gives."""
@@ -357,7 +351,7 @@ def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, row
     missing = (
         f" It is not compared with {_and(absent)}: this experiment has none." if absent and first else ""
     )
-    own = f"{_name(name)} (ECE {words.value(name)})"
+    own = f"{_name(name)} ({words.noun} {words.value(name)})"
     return f"{words.where}, {own}: {'; '.join(said)}.{_also(rows)}{missing}"
 
 
@@ -370,13 +364,13 @@ def _verdict(row: Comparison) -> str:
 def _also(rows: list[Comparison]) -> str:
     """The verdicts by the other metrics."""
     texts = []
-    for metric in AGAINST:
+    for metric in _against():
         mine = [row for row in rows if row.metric == metric]
         if metric == JUDGED or not mine:
             continue
         whom = {word: [_name(row.b) for row in mine if _verdict(row) == word] for word in (BETTER, WORSE)}
         said = "; ".join(f"{word} {_and(names)}" for word, names in whom.items() if names)
-        texts.append(f" {shown(metric).label}: {said or 'no significant difference'}.")
+        texts.append(f" {column(metric).heading}: {said or 'no significant difference'}.")
     return "".join(texts)
 
 

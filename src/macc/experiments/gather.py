@@ -8,7 +8,8 @@ from typing import Any
 from macc import __version__
 from macc.experiments import measure
 from macc.experiments.catalog import LocalDataSet
-from macc.experiments.findings import MAIN, RULE_TEXT, add_findings, tested
+from macc.experiments.columns import OF_RUNS, column, compared, main
+from macc.experiments.findings import RULE_TEXT, add_findings
 from macc.experiments.ledger import Job, Ledger
 from macc.experiments.measure import Measured, Predictions, read
 from macc.experiments.result import Cell, Member, Result
@@ -124,7 +125,7 @@ class _Cells:
     ) -> None:
         self.ledger, self.dataset, self.predictions = ledger, dataset, predictions
         self.published = published
-        self.columns = list(dict.fromkeys([*ledger.experiment.columns, *MAIN]))
+        self.columns = list(dict.fromkeys([*ledger.experiment.columns, *main()]))
 
     def add(self, result: Result, method: Method, rule: Rule) -> None:
         """Put a method's cells into the result, unless its runs are not all there."""
@@ -182,8 +183,8 @@ class _Cells:
         if ends is None and names == ["test"]:
             ends = self._over_samples(method, members[0], metric)
         floor = None
-        if metric in measure.FLOORED and not method.ensemble:
-            floor = self.predictions.floors(method, members[0], names)[metric]
+        if not method.ensemble:
+            floor = self.predictions.floors(method, members[0], names, compared(self.columns)).get(metric)
         return Cell(
             dataset=self.dataset.name,
             test=test,
@@ -203,14 +204,14 @@ class _Cells:
         self, method: Method, members: Sequence[Sequence[Run]], names: Sequence[str], metric: str
     ) -> float | None:
         """The mean over seeds of a metric of all prediction files taken as one set, where there are several."""
-        if len(names) == 1 or method.ensemble or metric in measure.OF_RUNS:
+        if len(names) == 1 or method.ensemble or metric in OF_RUNS:
             return None
         each = [self.predictions.pooled(method, runs, names).values(self.columns)[metric] for runs in members]
         return math.fsum(each) / len(each)
 
     def _over_samples(self, method: Method, runs: Sequence[Run], metric: str) -> tuple[float, float] | None:
         """The interval over test samples, for want of seeds."""
-        wanted = tested(self.columns)
+        wanted = compared(self.columns)
         if metric not in wanted:
             return None
         found = self.predictions.of(method, runs, "test").interval(metric, wanted)
@@ -273,7 +274,7 @@ def _add_average(
 
 
 def _curves(ledger: Ledger) -> list[dict[str, Any]]:
-    """SCE, ECE and accuracy on the test split after each epoch of every selected run: looked at, never selected by."""
+    """The main metrics on the test split after each epoch of every selected run: looked at, never selected by."""
     rows = []
     for dataset in ledger.catalog.datasets:
         for method in ledger.trained(dataset):
@@ -283,7 +284,7 @@ def _curves(ledger: Ledger) -> list[dict[str, Any]]:
                     continue
                 for row in run.history:
                     found = Measured(partial(read, run.path, f"epochs/test-{row['epoch']}"))
-                    values = found.values(["sce", "ece", "accuracy"])
+                    values = found.values(main())
                     rows.append(
                         {
                             "dataset": dataset.name,
@@ -305,7 +306,7 @@ def fronts(ledger: Ledger) -> list[dict[str, object]]:
             if not ledger.is_searched(dataset, method) or not ledger.ready(dataset, method):
                 continue
             rows = ledger.tried(dataset, method)
-            signs = [-1 if name == "accuracy" else 1 for name in names]
+            signs = [-1 if column(name).better == "higher" else 1 for name in names]
             costs = [
                 [sign * scores[name] for name, sign in zip(names, signs, strict=True)] for _, scores in rows
             ]

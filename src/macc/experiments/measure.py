@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from macc import metrics
+from macc.experiments.columns import OF_RUNS
 from macc.experiments.ledger import mc_name
 from macc.experiments.spec import Method
 from macc.metrics.comparing import sampled_means
@@ -19,10 +20,6 @@ from macc.training.runs import SPREAD, Run
 from macc.training.selection import chosen_epoch
 
 FLOOR_RESAMPLES = 100
-FLOORED = ("ece", "sce")
-"""The errors that chance alone makes positive, and whose floor is measured."""
-OF_RUNS = ("temperature", "u", "minutes")
-"""Columns that say something of a run and nothing of its predictions."""
 KEPT_BYTES = 2**28
 """Of prediction files that stay in memory; those of a thousand classes and many shifts do not fit."""
 
@@ -52,6 +49,7 @@ class Measured:
         self.read = read
         self._values: dict[str, dict[str, float]] = {}
         self._sampled: dict[str, MeanOfSets] = {}
+        self._floors: dict[str, Floor] = {}
 
     def values(self, columns: Sequence[str]) -> dict[str, float]:
         """The metrics among the columns; a class-wise one as one entry for each class."""
@@ -60,15 +58,19 @@ class Measured:
             self._values |= _values(self.read(), wanted)
         return {key: value for column in wanted for key, value in self._values[column].items()}
 
-    @cached_property
-    def floors(self) -> dict[str, Floor]:
-        """The floors of the binned errors."""
-        logits, labels = self.read()
-        report = metrics.evaluate(
-            logits, labels, from_logits=True, metrics=FLOORED, resamples=FLOOR_RESAMPLES
-        )
-        # The interval of an error begins at 0 where chance alone may give as much.
-        return {name: Floor(report[name].noise_floor or 0.0, report[name].low <= 0) for name in FLOORED}
+    def floors(self, names: Sequence[str]) -> dict[str, Floor]:
+        """The floors of those of the metrics that chance alone makes positive."""
+        errors = [name for name in names if metrics.registry()[name].floored]
+        if not set(errors) <= set(self._floors):
+            logits, labels = self.read()
+            report = metrics.evaluate(
+                logits, labels, from_logits=True, metrics=errors, resamples=FLOOR_RESAMPLES
+            )
+            # The interval of an error begins at 0 where chance alone may give as much.
+            self._floors |= {
+                name: Floor(report[name].noise_floor or 0.0, report[name].low <= 0) for name in errors
+            }
+        return {name: self._floors[name] for name in errors}
 
     def sampled(self, names: Sequence[str]) -> dict[str, MeanOfSets]:
         """What resampling the samples shows of some metrics."""
@@ -108,11 +110,15 @@ class Predictions:
             self._measured[key] = Measured(lambda: pooled([found.read() for found in each]))
         return self._measured[key]
 
-    def floors(self, method: Method, runs: Sequence[Run], names: Sequence[str]) -> dict[str, Floor]:
+    def floors(
+        self, method: Method, runs: Sequence[Run], names: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, Floor]:
         """The floors as the unweighted mean over prediction files; by chance where every file's is."""
-        each = [self.of(method, runs, name).floors for name in names]
+        each = [self.of(method, runs, name).floors(wanted) for name in names]
         means = mean_of([{name: floor.value for name, floor in found.items()} for found in each])
-        return {name: Floor(means[name], all(found[name].by_chance for found in each)) for name in FLOORED}
+        return {
+            name: Floor(mean, all(found[name].by_chance for found in each)) for name, mean in means.items()
+        }
 
     def sampled(
         self, method: Method, runs: Sequence[Run], names: Sequence[str], wanted: Sequence[str]

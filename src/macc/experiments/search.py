@@ -13,12 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote, unquote_plus
 
 from filelock import FileLock
 
 from macc.experiments.catalog import LocalDataSet
+from macc.experiments.columns import column
 from macc.experiments.grid import Point, Value
 from macc.experiments.ledger import Job, Ledger
 from macc.experiments.spec import Method
@@ -35,11 +36,6 @@ _ADDRESS = re.compile(
 )
 """The rest of an address, after its kind and slashes, that can be read in one way only, so that its sole ``@`` ends the password."""
 _SECRET = re.compile("pass|secret|token|key|cred", re.IGNORECASE)
-_DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {
-    "accuracy": "maximize",
-    "nll": "minimize",
-    "sce": "minimize",
-}
 
 OnEpoch = Callable[[Mapping[str, Any]], None]
 Train = Callable[[Job, OnEpoch | None], None]
@@ -240,7 +236,10 @@ class GridStudy:
                 study_name=self.name,
                 storage=storage,
                 load_if_exists=True,
-                directions=[_DIRECTIONS[name] for name in self.search.objectives],
+                directions=[
+                    "maximize" if column(name).better == "higher" else "minimize"
+                    for name in self.search.objectives
+                ],
                 sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5)
                 if self.search.sampler == "tpe"
                 else optuna.samplers.RandomSampler(seed=0),

@@ -24,18 +24,15 @@ from pydantic import (
 )
 
 from macc import losses
-from macc.experiments import grid
+from macc.experiments import columns, grid
 from macc.io.yaml import parse, read_text
 from macc.training.recipe import Count, Scale
 from macc.words import did_you_mean, slug
 
 Rule = Literal["val_accuracy", "val_nll"]
 RULES: tuple[Rule, ...] = get_args(Rule)
-Column = Literal[
-    "accuracy", "sce", "ece", "nll", "brier", "auroc", "gap", "classwise_ece", "temperature", "u", "minutes"
-]
 Figure = Literal["samples", "certainty", "gap", "confidence", "mistakes", "convergence"]
-Table = Literal["table1", "table2", "table3", "table4", "table5", "table6", "table7", "table8"]
+PaperTable = Literal["table1", "table2", "table3", "table4", "table5", "table6", "table7", "table8"]
 FOLDERS = ("experiments/files", "paper/files")
 """Where the experiments that come with macc lie in the package; a new folder of them is a line here."""
 MAX_TRAININGS = 1000
@@ -96,9 +93,25 @@ def _power_of_ten(unit: float) -> float:
     return unit
 
 
+def _column_name(name: str) -> str:
+    if name not in columns.names():
+        raise ValueError(f"no column is called {name!r}; {did_you_mean(name, columns.names())}")
+    return name
+
+
+def _objective(name: str) -> str:
+    if name not in columns.main():
+        raise ValueError(
+            f"no metric of the validation split is called {name!r}; {did_you_mean(name, columns.main())}"
+        )
+    return name
+
+
 Settings = Annotated[dict[str, Any], BeforeValidator(_flat), AfterValidator(_settable)]
 Number = Annotated[int | float | str, Field(union_mode="smart")]
-Unit = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_power_of_ten)]
+PowerOfTen = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_power_of_ten)]
+ColumnName = Annotated[str, AfterValidator(_column_name)]
+Objective = Annotated[str, AfterValidator(_objective)]
 Grids = dict[str, Annotated[list[Number], Field(min_length=1)]]
 Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeValidator(_tests)]
 
@@ -176,7 +189,7 @@ class Search(_Values):
         False
     )
     objectives: Annotated[
-        list[Literal["accuracy", "nll", "sce"]],
+        list[Objective],
         Field(min_length=1, max_length=2, description="Of the validation split; two give a Pareto front."),
     ] = ["accuracy"]
 
@@ -222,8 +235,12 @@ class Experiment(_Values):
         dict[Name, Annotated[list[str], Field(min_length=2)]],
         Field(description="Unweighted means over data sets."),
     ] = {}
-    columns: Annotated[list[Column], Field(min_length=1)] = ["accuracy", "ece", "sce", "nll", "gap"]
-    units: Annotated[dict[Column, Unit], Field(description="1e-2 prints hundredths, and so on.")] = {}
+    columns: Annotated[
+        list[ColumnName], Field(min_length=1, default_factory=lambda: [*columns.main(), "gap"])
+    ]
+    units: Annotated[
+        dict[ColumnName, PowerOfTen], Field(description="1e-2 prints hundredths, and so on.")
+    ] = {}
     figure: Annotated[
         Figure | None, Field(description="Draw this of the paper's figures, for the methods in pairs.")
     ] = None
@@ -231,7 +248,7 @@ class Experiment(_Values):
         bool, Field(description="Predict mean and variance of the logits too, of methods with a head.")
     ] = False
     paper: Annotated[
-        list[Table],
+        list[PaperTable],
         BeforeValidator(lambda value: [] if value is None else _listed(value)),
         Field(description="Tables of the paper to stand beside; the first that has a value gives it."),
     ] = []

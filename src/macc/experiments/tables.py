@@ -1,41 +1,20 @@
-"""Results as tables: for a terminal, Markdown, LaTeX, CSV and JSON. Names of users are escaped in each."""
+"""Results as tables: for a terminal, Markdown, LaTeX, CSV and JSON."""
 
-import csv
-import io
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from macc.experiments.columns import Shown
-from macc.experiments.columns import shown as shown_as
+from macc.experiments.columns import column as column_of
 from macc.experiments.findings import RULE_TEXT
 from macc.experiments.result import LEVEL, Cell, Result
 from macc.io.json import finite
-from macc.tables import text_table
+from macc.metrics import headline_errors
+from macc.tables import Column, Entry, Table, Unit, escape_latex, escape_markdown
 
 Format = Literal["text", "md", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One field of a printed table."""
-
-    text: str
-    best: bool = False
-    """Whether the method is significantly better than every other one of its column."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One printed table."""
-
-    title: str
-    header: list[str]
-    rows: list[list[Entry]]
 
 
 def check_format(name: str) -> Format:
@@ -69,117 +48,128 @@ def caption(result: Result) -> str:
     return f"{result.title or result.name}.{scale} {seeds}."
 
 
-def sheets(result: Result) -> Iterator[Sheet]:
-    """The printed tables of a result."""
+def tables(result: Result) -> Iterator[Table]:
+    """The tables of a result."""
     if result.timings:
-        yield from _rows_sheets(result.timings, "dataset")
+        yield from _timing_tables(result.timings)
     if result.curves:
-        yield from _curve_sheets(result)
+        yield from _curve_tables(result)
     if result.kind != "table":
         return
-    for dataset, test, rule in result.blocks():
-        sheet = _sheet(result, dataset, test, rule)
-        if sheet.rows:
-            yield sheet
-    yield from _front_sheets(result)
+    for block in result.blocks():
+        table = block_table(result, *block)
+        if table.rows:
+            yield table
+    yield from _front_tables(result)
 
 
-def _sheet(result: Result, dataset: str, test: str, rule: str) -> Sheet:
+def block_table(result: Result, dataset: str, test: str, rule: str) -> Table:
+    """Every method that has results on a test, on a row."""
     title = dataset if test == "test" else f"{dataset}, {test}"
     if len(result.rules(dataset)) > 1:
         title += f" (selected by {RULE_TEXT[rule]})"
-    names = [name for name in result.methods if _has(result, dataset, test, name, rule)]
-    header, columns = ["method"], []
-    for metric in result.metrics(dataset):
-        found = {name: result.cell(dataset, test, name, metric, rule) for name in names}
-        cells = {name: cell for name, cell in found.items() if cell is not None}
-        shown = shown_as(metric, result.units.get(metric.partition("/")[0]))
+    metrics = result.metrics(dataset)
+    found = {
+        name: [result.cell(dataset, test, name, metric, rule) for metric in metrics]
+        for name in result.methods
+    }
+    found = {name: cells for name, cells in found.items() if any(cells)}
+    columns, rows = [Column("method", left=True)], [[Entry(name)] for name in found]
+    for index, metric in enumerate(metrics):
+        column = column_of(metric, result.units.get(metric.partition("/")[0]))
+        cells = {name: cells[index] for name, cells in found.items()}
         best = result.best(dataset, test, rule, metric)
-        header.append(f"{shown.label} {shown.unit}".strip())
-        columns.append([_entry(cells.get(name), shown, best=name == best) for name in names])
-        if any(cell.paper is not None for cell in cells.values()):
-            header += ["paper", "diff."]
-            columns.append([Entry(_paper(cells.get(name), shown)) for name in names])
-            columns.append([Entry(_difference(cells.get(name), shown)) for name in names])
-    rows = [[Entry(name), *(column[i] for column in columns)] for i, name in enumerate(names)]
-    return Sheet(title, header, rows)
+        columns.append(column)
+        for row, (name, cell) in zip(rows, cells.items(), strict=True):
+            row.append(_entry(cell, column, best=name == best))
+        if any(cell is not None and cell.paper is not None for cell in cells.values()):
+            columns += [Column(heading, on_page=False) for heading in ("paper", "diff.")]
+            for row, cell in zip(rows, cells.values(), strict=True):
+                row += _beside(cell, column.unit)
+    return Table(tuple(columns), tuple(map(tuple, rows)), title)
 
 
-def _has(result: Result, dataset: str, test: str, name: str, rule: str) -> bool:
-    return any(result.cell(dataset, test, name, metric, rule) for metric in result.metrics(dataset))
-
-
-def _entry(cell: Cell | None, shown: Shown, *, best: bool) -> Entry:
+def _entry(cell: Cell | None, column: Column, *, best: bool) -> Entry:
     if cell is None:
-        return Entry("")
+        return Entry()
+    sign, unit = column.better == "zero", column.unit
+    spread, ends = "", []
+    if cell.low is not None and cell.high is not None and column.better:
+        ends = [f"{unit.write(cell.low, sign=sign)} … {unit.write(cell.high, sign=sign)}"]
+        if len(cell.values) > 1:
+            spread = f"±{unit.write((cell.high - cell.low) / 2)}"
+        else:
+            spread = f"[{unit.write(cell.low)}, {unit.write(cell.high)}]"
+    more = {"chance": cell.floor, "paper": cell.paper}
+    below = [f"{name} {unit.write(value, sign=sign)}" for name, value in more.items() if value is not None]
     if math.isnan(cell.mean):
-        return Entry("–")
-    text = f"{shown.scale * cell.mean:{'+' if shown.better == 'zero' else ''}.{shown.digits}f}"
-    if cell.low is None or cell.high is None or not shown.better:
-        return Entry(text, best)
-    if len(cell.values) > 1:
-        text += f" ±{shown.scale * (cell.high - cell.low) / 2:.{shown.digits}f}"
-    else:
-        text += f" [{shown.scale * cell.low:.{shown.digits}f}, {shown.scale * cell.high:.{shown.digits}f}]"
-    return Entry(text, best)
+        return Entry("–", below=tuple(below))
+    return Entry(unit.write(cell.mean, sign=sign), cell.mean, spread, (*ends, *below), best)
 
 
-def _paper(cell: Cell | None, shown: Shown) -> str:
-    return "" if cell is None or cell.paper is None else f"{shown.scale * cell.paper:.{shown.digits}f}"
+def _beside(cell: Cell | None, unit: Unit) -> list[Entry]:
+    """The paper's value, and how far ours lies above it."""
+    if cell is None or cell.paper is None:
+        return [Entry(), Entry()]
+    difference = "" if math.isnan(cell.mean) else unit.write(cell.mean - cell.paper, sign=True)
+    return [Entry(unit.write(cell.paper)), Entry(difference)]
 
 
-def _difference(cell: Cell | None, shown: Shown) -> str:
-    if cell is None or cell.paper is None or math.isnan(cell.mean):
-        return ""
-    return f"{shown.scale * (cell.mean - cell.paper):+.{shown.digits}f}"
+def _timing_tables(rows: Sequence[dict[str, Any]]) -> Iterator[Table]:
+    for name in dict.fromkeys(row["dataset"] for row in rows):
+        mine = [
+            {key: value for key, value in row.items() if key != "dataset"}
+            for row in rows
+            if row["dataset"] == name
+        ]
+        yield _numbers(list(mine[0]), [list(row.values()) for row in mine], str(name))
 
 
-def _rows_sheets(rows: Sequence[dict[str, Any]], by: str) -> Iterator[Sheet]:
-    for name in dict.fromkeys(row[by] for row in rows):
-        mine = [row for row in rows if row[by] == name]
-        header = [key for key in mine[0] if key != by]
-        yield Sheet(str(name), header, [[Entry(_plain(row[key])) for key in header] for row in mine])
+def _numbers(header: Sequence[str], rows: Sequence[Sequence[Any]], caption: str) -> Table:
+    """A table of plain values; those that are numbers can be sorted by."""
+
+    def entry(value: Any) -> Entry:
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        return Entry(text, float(value) if isinstance(value, int | float) else None)
+
+    columns = tuple(Column(text, left=index == 0) for index, text in enumerate(header))
+    return Table(columns, tuple(tuple(map(entry, row)) for row in rows), caption)
 
 
-def _plain(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _curve_sheets(result: Result) -> Iterator[Sheet]:
-    """For each data set and metric, an epoch a row and a method a column: means over seeds."""
+def _curve_tables(result: Result) -> Iterator[Table]:
+    """For each data set and calibration error, an epoch a row and a method a column: means over seeds."""
     for dataset in dict.fromkeys(row["dataset"] for row in result.curves):
         rows = [row for row in result.curves if row["dataset"] == dataset]
-        for metric in ("sce", "ece"):
-            shown = shown_as(metric, result.units.get(metric))
-            methods = list(dict.fromkeys(row["method"] for row in rows))
-            epochs = sorted({row["epoch"] for row in rows})
+        methods = list(dict.fromkeys(row["method"] for row in rows))
+        for metric in headline_errors():
+            column = column_of(metric, result.units.get(metric))
             body = []
-            for epoch in epochs:
+            for epoch in sorted({row["epoch"] for row in rows}):
                 line = [Entry(str(epoch))]
                 for method in methods:
                     found = [r[metric] for r in rows if (r["epoch"], r["method"]) == (epoch, method)]
-                    mean = shown.scale * sum(found) / len(found) if found else None
-                    line.append(Entry("" if mean is None else f"{mean:.{shown.digits}f}"))
-                body.append(line)
-            title = f"{dataset}: test {shown.label} {shown.unit} after each epoch"
-            yield Sheet(title, ["epoch", *methods], body)
+                    mean = sum(found) / len(found) if found else None
+                    line.append(Entry() if mean is None else Entry(column.unit.write(mean), mean))
+                body.append(tuple(line))
+            columns = (Column("epoch", left=True), *(Column(method, better="lower") for method in methods))
+            yield Table(columns, tuple(body), f"{dataset}: test {column.title} after each epoch")
 
 
-def _front_sheets(result: Result) -> Iterator[Sheet]:
+def _front_tables(result: Result) -> Iterator[Table]:
     """For each grid with two objectives, the points that no other beats in both."""
     for dataset, method in dict.fromkeys((row["dataset"], row["method"]) for row in result.fronts):
         rows = [row for row in result.fronts if (row["dataset"], row["method"]) == (dataset, method)]
         knobs = list(rows[0]["point"])
-        shown = {key: shown_as(key) for key in rows[0] if key not in ("dataset", "method", "point")}
+        found = {key: column_of(key) for key in rows[0] if key not in ("dataset", "method", "point")}
         body = [
-            [
+            (
                 *(Entry(str(row["point"][knob])) for knob in knobs),
-                *(Entry(f"{how.scale * row[key]:.{how.digits}f}") for key, how in shown.items()),
-            ]
+                *(Entry(column.unit.write(row[key]), row[key]) for key, column in found.items()),
+            )
             for row in rows
         ]
-        header = [*knobs, *(f"{how.label} {how.unit}".strip() for how in shown.values())]
-        yield Sheet(f"{dataset}, {method}: the Pareto front on validation", header, body)
+        columns = (*(Column(knob, left=index == 0) for index, knob in enumerate(knobs)), *found.values())
+        yield Table(columns, tuple(body), f"{dataset}, {method}: the Pareto front on validation")
 
 
 def marked(result: Result, mark: str) -> str:
@@ -199,9 +189,7 @@ def _remarks(result: Result) -> list[str]:
 
 def _text(result: Result) -> str:
     parts = [caption(result)]
-    for sheet in sheets(result):
-        rows = [[entry.text + "*" * entry.best for entry in row] for row in sheet.rows]
-        parts.append(f"{sheet.title}\n{text_table(sheet.header, rows)}")
+    parts += [f"{table.caption}\n{table.text()}" for table in tables(result)]
     if legend := marked(result, "*"):
         parts.append(legend)
     if _remarks(result):
@@ -212,45 +200,16 @@ def _text(result: Result) -> str:
 
 
 def _markdown(result: Result) -> str:
-    def cell(entry: Entry) -> str:
-        text = escape_markdown(entry.text)
-        return f"**{text}**" if entry.best else text
-
     parts = [escape_markdown(" ".join(filter(None, [caption(result), marked(result, "Bold")])))]
-    for sheet in sheets(result):
-        lines = [
-            f"### {escape_markdown(sheet.title)}",
-            "",
-            "| " + " | ".join(map(escape_markdown, sheet.header)) + " |",
-            "|---" + "|--:" * (len(sheet.header) - 1) + "|",
-            *("| " + " | ".join(map(cell, row)) + " |" for row in sheet.rows),
-        ]
-        parts.append("\n".join(lines))
+    parts += [f"### {escape_markdown(table.caption)}\n\n{table.markdown()}" for table in tables(result)]
     listed = [f"- {escape_markdown(text)}" for text in (*_remarks(result), *result.findings)]
     return "\n\n".join([*parts, "\n".join(listed)]).rstrip()
 
 
 def _latex(result: Result) -> str:
-    def cell(entry: Entry) -> str:
-        text = escape_latex(entry.text)
-        return rf"\textbf{{{text}}}" if entry.best else text
-
-    parts = []
-    for sheet in sheets(result):
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{escape_latex(f'{caption(result)} {sheet.title}.')}}}",
-            r"\begin{tabular}{l" + "r" * (len(sheet.header) - 1) + "}",
-            r"\hline",
-            " & ".join(map(escape_latex, sheet.header)) + r" \\",
-            r"\hline",
-            *(" & ".join(map(cell, row)) + r" \\" for row in sheet.rows),
-            r"\hline",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-        parts.append("\n".join(lines))
+    parts = [
+        replace(table, caption=f"{caption(result)} {table.caption}.").latex() for table in tables(result)
+    ]
     legend = filter(None, [marked(result, "Bold")])
     said = [f"% {escape_latex(text)}" for text in (*legend, *_remarks(result), *result.findings)]
     return "\n\n".join([*parts, "\n".join(said)]).rstrip()
@@ -258,74 +217,29 @@ def _latex(result: Result) -> str:
 
 def _csv(result: Result) -> str:
     """One line a number; in plain units, so that nobody has to parse a heading."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     if result.kind != "table":
         rows = result.timings or result.curves
-        writer.writerow(rows[0] if rows else ())
-        writer.writerows([escape_csv(str(value)) for value in row.values()] for row in rows)
-        return file.getvalue().rstrip("\n")
-    head = ("dataset", "test", "rule", "method", "metric", "mean", "low", "high", "seeds", "pooled", "paper")
-    writer.writerow(head)
+        return Table.of(list(rows[0]) if rows else [], [list(map(str, row.values())) for row in rows]).csv()
+    header = [
+        "dataset",
+        "test",
+        "rule",
+        "method",
+        "metric",
+        "mean",
+        "low",
+        "high",
+        "seeds",
+        "pooled",
+        "paper",
+    ]
+    body = []
     for cell in result.cells:
-        names = [cell.dataset, cell.test, cell.rule, cell.method, cell.metric]
         numbers = [cell.mean, cell.low, cell.high, len(cell.values), cell.pooled, cell.paper]
-        writer.writerow([*map(escape_csv, names), *("" if n is None else repr(n) for n in numbers)])
-    return file.getvalue().rstrip("\n")
+        written = ["" if number is None else repr(number) for number in numbers]
+        body.append([cell.dataset, cell.test, cell.rule, cell.method, cell.metric, *written])
+    return Table.of(header, body).csv()
 
 
 def _json(result: Result) -> str:
     return json.dumps(finite(result.to_dict()), indent=1)
-
-
-def escape_markdown(text: str) -> str:
-    r"""A text that Markdown shows as it is, in a field of a table too.
-
-    Example:
-        >>> print(escape_markdown("a|b *c* <d>"))
-        a\|b \*c\* &lt;d&gt;
-    """
-    flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|#])", r"\\\1", flat)
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "…": r"\ldots{}",
-    "−": "$-$",
-    "<": "$<$",
-    ">": "$>$",
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
-
-
-def escape_latex(text: str) -> str:
-    r"""A text that LaTeX prints as it is.
-
-    Example:
-        >>> print(escape_latex("50 % of a_b ±1"))
-        50 \% of a\_b $\pm$1
-    """
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
-
-
-def escape_csv(text: str) -> str:
-    """A text that a spreadsheet does not take for a formula.
-
-    Example:
-        >>> escape_csv("=1+1")
-        "'=1+1"
-    """
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

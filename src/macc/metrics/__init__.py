@@ -8,11 +8,12 @@ and the command line find it by that line.
 # ruff: noqa: I001 - the order means something
 
 from macc.metrics._metric import Metric as Metric
-from macc.metrics._metric import Unit as Unit
 from macc.metrics._metric import headline as headline
+from macc.metrics._metric import headline_errors as headline_errors
 from macc.metrics._metric import metric as metric
 from macc.metrics._metric import metrics_of as metrics_of
 from macc.metrics._metric import registry as registry
+from macc.tables import Unit as Unit
 
 from macc.metrics._scores import accuracy as accuracy
 from macc.metrics._scores import nll as nll

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macc.metrics._metric import FINE_PERCENT, PERCENT, metric
+from macc.metrics._metric import metric
 from macc.metrics.binning import (
     TopBins,
     TopLabels,
@@ -19,12 +19,15 @@ from macc.metrics.binning import (
     top_labels,
 )
 from macc.metrics.inputs import Array, Predictions, check_bins, like, predictions
+from macc.tables import PERCENT, THOUSANDTHS
 
 # Cells of width 1/2048 are well below any bandwidth that fewer than a million samples can choose.
 _GRID = 2048
 
 
-@metric("ECE", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1, top_label=True)
+@metric(
+    "ECE", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1, top_label=True, floored=True
+)
 def ece(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -58,7 +61,9 @@ def ece(
     return mean_gap(binned.gaps, float(binned.samples.sum()))
 
 
-@metric("MCE", PERCENT, "lower", lambda d: d.top.mce, streams=True, prominence=2, top_label=True)
+@metric(
+    "MCE", PERCENT, "lower", lambda d: d.top.mce, streams=True, prominence=2, top_label=True, floored=True
+)
 def mce(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -90,12 +95,13 @@ def mce(
 
 @metric(
     "SCE (all classes)",
-    FINE_PERCENT,
+    THOUSANDTHS,
     "lower",
     lambda d: d.classes.sce,
     streams=True,
     prominence=1,
     short="SCE",
+    floored=True,
 )
 def sce(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
@@ -169,6 +175,7 @@ def classwise_ece(
     lambda d: d.top.over_confidence,
     streams=True,
     part_of_above=True,
+    floored=True,
 )
 def over_confidence(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
@@ -203,6 +210,7 @@ def over_confidence(
     lambda d: d.top.under_confidence,
     streams=True,
     part_of_above=True,
+    floored=True,
 )
 def under_confidence(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
@@ -230,7 +238,15 @@ def under_confidence(
     return float(binned.gaps.clamp(min=0).sum() / binned.samples.sum())
 
 
-@metric("RMS calibration error", PERCENT, "lower", lambda d: d.top.rmsce, streams=True, top_label=True)
+@metric(
+    "RMS calibration error",
+    PERCENT,
+    "lower",
+    lambda d: d.top.rmsce,
+    streams=True,
+    top_label=True,
+    floored=True,
+)
 def rmsce(
     probs: Array,
     labels: Array,
@@ -272,7 +288,15 @@ def rmsce(
     return root_mean_square_gap(_binned(probs, labels, bins, from_logits, normalise), debiased=debiased)
 
 
-@metric("debiased", PERCENT, "lower", lambda d: d.top.rmsce_debiased, streams=True, part_of_above=True)
+@metric(
+    "debiased",
+    PERCENT,
+    "lower",
+    lambda d: d.top.rmsce_debiased,
+    streams=True,
+    part_of_above=True,
+    floored=True,
+)
 def rmsce_debiased(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
@@ -296,7 +320,7 @@ def rmsce_debiased(
     return rmsce(probs, labels, bins=bins, debiased=True, from_logits=from_logits, normalise=normalise)
 
 
-@metric("adaptive SCE", FINE_PERCENT, "lower", lambda d: d.adaptive(None))
+@metric("adaptive SCE", THOUSANDTHS, "lower", lambda d: d.adaptive(None), floored=True)
 def ace(
     probs: Array,
     labels: Array,
@@ -345,7 +369,14 @@ def ace(
     return _adaptive(given, bins, None)
 
 
-@metric("above 1 % probability", FINE_PERCENT, "lower", lambda d: d.adaptive(0.01), part_of_above=True)
+@metric(
+    "above 1 % probability",
+    THOUSANDTHS,
+    "lower",
+    lambda d: d.adaptive(0.01),
+    part_of_above=True,
+    floored=True,
+)
 def tace(
     probs: Array,
     labels: Array,
@@ -389,7 +420,7 @@ def tace(
     return _adaptive(given, bins, threshold)
 
 
-@metric("smooth ECE", PERCENT, "lower", lambda d: d.smooth_ece, prominence=2, top_label=True)
+@metric("smooth ECE", PERCENT, "lower", lambda d: d.smooth_ece, prominence=2, top_label=True, floored=True)
 def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Smooth calibration error of the predicted class: no bins, and a bandwidth the data choose.
 
@@ -421,7 +452,7 @@ def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normal
     return float(smooth_error(residuals / len(top.confidence)))
 
 
-@metric("KS error", PERCENT, "lower", lambda d: d.ks_error, top_label=True)
+@metric("KS error", PERCENT, "lower", lambda d: d.ks_error, top_label=True, floored=True)
 def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
     r"""Kolmogorov-Smirnov calibration error of the predicted class: the largest cumulative gap.
 

@@ -5,31 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
 
+from macc.tables import Unit
+
 if TYPE_CHECKING:
     from macc.metrics.intervals import Sampled
 
 P = ParamSpec("P")
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How values are written, the same wherever they are shown.
-
-    Args:
-        symbol: What stands behind a number, and in the heading of a column.
-        scale: What a value is multiplied by.
-        digits: Decimals of a mean over runs. A value with an interval has as many as that makes meaningful.
-    """
-
-    symbol: str
-    scale: float
-    digits: int
-
-
-PLAIN = Unit("", 1, 3)
-AREA = Unit("", 1, 4)
-PERCENT = Unit("%", 100, 2)
-FINE_PERCENT = Unit("%", 100, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +28,7 @@ class Metric(Generic[P]):
         sample: The metric with its resamples, from the draws of one set of predictions.
         streams: Whether ``sample`` can do with the draws of sums that are kept of a stream.
         of: What it needs beyond probabilities and labels, if anything.
+        floored: Whether chance alone makes it positive, as it does calibration errors: it has a noise floor.
         prominence: 1 where every table has it, 2 where tables of a few metrics have it, 3 otherwise.
         part_of_above: Whether tables show it as a part of the metric above it.
         top_label: Whether it is about the predicted class alone, which two classes are told beside the positive one.
@@ -60,6 +42,7 @@ class Metric(Generic[P]):
     sample: "Callable[[Any], Sampled]" = field(repr=False)
     streams: bool = False
     of: Literal["any", "two classes", "certainty"] = "any"
+    floored: bool = False
     prominence: Literal[1, 2, 3] = 3
     part_of_above: bool = False
     top_label: bool = False
@@ -84,9 +67,19 @@ class Metric(Generic[P]):
         return self.function.__name__
 
     @property
+    def noun(self) -> str:
+        """What it is called by itself, in headings of columns, on axes and in sentences."""
+        if not self.part_of_above:
+            return self.short or self.label
+        names = list(registry())
+        before = [registry()[name] for name in names[: names.index(self.name)]]
+        whole = next(each for each in reversed(before) if not each.part_of_above)
+        return f"{whole.noun}, {self.label}"
+
+    @property
     def heading(self) -> str:
-        """The label with its unit, for columns and axes."""
-        return f"{self.short or self.label} {self.unit.symbol}".strip()
+        """The noun with its unit, for columns and axes."""
+        return f"{self.noun} {self.unit.symbol}".strip()
 
     def title(self, *, two_classes: bool = False) -> str:
         """What tables call it."""
@@ -141,6 +134,16 @@ def headline() -> dict[str, Metric[Any]]:
         ['accuracy', 'nll', 'refinement', 'ece', 'sce']
     """
     return {name: each for name, each in registry().items() if each.prominence == 1 and each.of == "any"}
+
+
+def headline_errors() -> dict[str, Metric[Any]]:
+    """The headline metrics that are calibration errors.
+
+    Example:
+        >>> list(headline_errors())
+        ['ece', 'sce']
+    """
+    return {name: each for name, each in headline().items() if each.floored}
 
 
 def metrics_of(num_classes: int, *, certainty: bool = False) -> dict[str, Metric[Any]]:

@@ -298,7 +298,7 @@ class Partial:
         notes = []
         if "auroc" in wanted:
             error = draws.auroc.error
-            most = number(error, auroc.unit.symbol, error, suffix=True)
+            most = number(error, auroc.unit, error, suffix=True)
             cells = thousands(self.sums["all"].shape[1])
             notes.append(f"AUROC from {cells} cells a class is within {most} of the exact value.")
         if metrics is None:

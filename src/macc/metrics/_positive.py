@@ -5,9 +5,10 @@ it is over-confident in class 1 and under-confident in class 0, and the two canc
 """
 
 from macc.metrics._calibration_errors import max_gap, mean_gap, residuals_on_grid, smooth_error
-from macc.metrics._metric import PERCENT, PLAIN, metric
+from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
 from macc.metrics.inputs import Array, check_bins, check_positive, predictions
+from macc.tables import PERCENT, PLAIN
 
 
 @metric(
@@ -18,6 +19,7 @@ from macc.metrics.inputs import Array, check_bins, check_positive, predictions
     streams=True,
     of="two classes",
     prominence=1,
+    floored=True,
 )
 def positive_ece(
     probs: Array,
@@ -61,7 +63,13 @@ def positive_ece(
 
 
 @metric(
-    "MCE, positive class", PERCENT, "lower", lambda d: d.positive.bins.mce, streams=True, of="two classes"
+    "MCE, positive class",
+    PERCENT,
+    "lower",
+    lambda d: d.positive.bins.mce,
+    streams=True,
+    of="two classes",
+    floored=True,
 )
 def positive_mce(
     probs: Array,
@@ -104,6 +112,7 @@ def positive_mce(
     lambda d: d.positive.smooth_ece,
     of="two classes",
     prominence=2,
+    floored=True,
 )
 def positive_smooth_ece(
     probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False

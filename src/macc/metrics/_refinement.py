@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._metric import PLAIN, metric
+from macc.metrics._metric import metric
 from macc.metrics.folds import dealt
 from macc.metrics.inputs import Array, Predictions, predictions
 from macc.metrics.temperature import best_temperature, blocks, float64_copy, tempered
+from macc.tables import PLAIN
 
 # The logarithm of the smallest number that float32 holds, which is where most probabilities of 0 come from.
 _ZERO = math.log(2.0**-149)

@@ -1,6 +1,5 @@
 """Everything about one set of predictions: every metric with its interval, each class, each bin."""
 
-import html
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from macc.metrics.inputs import (
     predictions,
 )
 from macc.metrics.intervals import Estimate
-from macc.tables import data_frame, html_table, interval, number, text_table, thousands
+from macc.tables import PERCENT, Table, data_frame, html_paragraph, interval, number, thousands
 from macc.words import class_called, did_you_mean
 
 # More classes than this are printed as the worst of them.
@@ -157,7 +156,7 @@ class Report:
         means = (
             f"mean confidence {100 * self.mean_confidence:.1f} %, accuracy {100 * self.mean_accuracy:.1f} %"
         )
-        seen, chance = (number(v, "%", ece.high - ece.low, suffix=True) for v in (ece.value, floor))
+        seen, chance = (number(v, PERCENT, ece.high - ece.low, suffix=True) for v in (ece.value, floor))
         if ece.low == 0:
             return (
                 f"ECE {seen} is not significantly different from the {chance} that a perfectly calibrated model "
@@ -175,14 +174,14 @@ class Report:
     def _verdict_of_two(self, positive: Positive) -> str:
         ece = self.metrics["positive_ece"]
         width = ece.high - ece.low
-        seen, chance = (number(v, "%", width, suffix=True) for v in (ece.value, ece.noise_floor or 0.0))
+        seen, chance = (number(v, PERCENT, width, suffix=True) for v in (ece.value, ece.noise_floor or 0.0))
         said, happened = positive.mean_probability, positive.frequency
         means = f"{100 * said:.1f} % on average, and {100 * happened:.1f} % happen"
         error = f"ECE of the positive class {seen}"
         beside = ""
         if "ece" in self.metrics:
             top = self.metrics["ece"]
-            beside = f" (ECE of the top label {number(top.value, '%', top.high - top.low, suffix=True)})"
+            beside = f" (ECE of the top label {number(top.value, PERCENT, top.high - top.low, suffix=True)})"
         subject = f"P({class_called(positive.name)})"
         if ece.low == 0:
             return (
@@ -206,16 +205,16 @@ class Report:
         )
 
     def __str__(self) -> str:
-        parts = [self._heading(), text_table(*self._metric_table())]
+        parts = [self._heading(), self._metric_table().text()]
         if self.classes:
-            parts += [self._class_heading(), text_table(*self._class_table())]
+            parts += [self._class_heading(), self._class_table().text()]
         return "\n\n".join(part for part in (*parts, self.verdict(), "\n".join(self.notes)) if part)
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{html.escape(self._heading())}</p>", html_table(*self._metric_table())]
+        parts = [html_paragraph(self._heading()), self._metric_table().html()]
         if self.classes:
-            parts += [f"<p>{html.escape(self._class_heading())}</p>", html_table(*self._class_table())]
-        return "".join([*parts, *(f"<p>{html.escape(text)}</p>" for text in (self.verdict(), *self.notes))])
+            parts += [html_paragraph(self._class_heading()), self._class_table().html()]
+        return "".join([*parts, *map(html_paragraph, (self.verdict(), *self.notes))])
 
     def _heading(self) -> str:
         text = f"{thousands(self.num_samples)} samples, {thousands(self.num_classes)} classes"
@@ -225,25 +224,25 @@ class Report:
             else f"{text}; the positive one is {class_called(self.positive.name)}"
         )
 
-    def _metric_table(self) -> tuple[list[str], list[list[str]]]:
+    def _metric_table(self) -> Table:
         rows = []
         for name, estimate in self.metrics.items():
             metric = registry()[name]
-            label, unit = metric.title(two_classes=self.positive is not None), metric.unit.symbol
+            label, unit = metric.title(two_classes=self.positive is not None), metric.unit
             width = estimate.high - estimate.low
             floor = (
                 "" if estimate.noise_floor is None else number(estimate.noise_floor, unit, width, suffix=True)
             )
             value = number(estimate.value, unit, width, suffix=True)
             rows.append([label, value, interval(estimate.low, estimate.high, unit), floor])
-        return ["", "value", f"{100 * self.confidence:g} % interval", "noise floor"], rows
+        return Table.of(["", "value", f"{100 * self.confidence:g} % interval", "noise floor"], rows)
 
     def _class_heading(self) -> str:
         if len(self.classes) <= _CLASSES_SHOWN:
             return "Each class"
         return f"The {_CLASSES_SHOWN} classes with the largest calibration error"
 
-    def _class_table(self) -> tuple[list[str], list[list[str]]]:
+    def _class_table(self) -> Table:
         shown = list(self.classes)
         if len(shown) > _CLASSES_SHOWN:
             shown = sorted(shown, key=lambda row: -row.ece.value)[:_CLASSES_SHOWN]
@@ -254,16 +253,16 @@ class Report:
                 [
                     row.name,
                     thousands(row.samples),
-                    number(row.frequency, "%", math.nan, suffix=True),
-                    number(row.mean_probability, "%", math.nan, suffix=True),
-                    number(row.ece.value, "%", width, suffix=True),
-                    interval(row.ece.low, row.ece.high, "%"),
-                    number(row.ece.noise_floor or 0.0, "%", width, suffix=True),
+                    number(row.frequency, PERCENT, math.nan, suffix=True),
+                    number(row.mean_probability, PERCENT, math.nan, suffix=True),
+                    number(row.ece.value, PERCENT, width, suffix=True),
+                    interval(row.ece.low, row.ece.high, PERCENT),
+                    number(row.ece.noise_floor or 0.0, PERCENT, width, suffix=True),
                 ]
             )
         level = f"{100 * self.confidence:g} % interval"
         header = ["class", "samples", "frequency", "mean probability", "class-wise ECE", level, "noise floor"]
-        return header, rows
+        return Table.of(header, rows)
 
 
 def evaluate(

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._metric import AREA, PERCENT, PLAIN, metric
+from macc.metrics._metric import metric
 from macc.metrics.binning import ClassGaps, TopLabels, columns, top_labels
 from macc.metrics.inputs import Array, Block, check_bins, predictions
+from macc.tables import AREA, PERCENT, PLAIN
 
 # The squared distance between two corners of the simplex, which a row that sums to a little more than 1 could exceed.
 _LARGEST = 2
@@ -141,7 +142,14 @@ def brier_decomposition(
     return BrierDecomposition(calibration / given.num_samples, refinement / given.num_samples)
 
 
-@metric("of it calibration", PLAIN, "lower", lambda d: d.classes.brier_calibration, part_of_above=True)
+@metric(
+    "of it calibration",
+    PLAIN,
+    "lower",
+    lambda d: d.classes.brier_calibration,
+    part_of_above=True,
+    floored=True,
+)
 def brier_calibration(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:

@@ -1,6 +1,5 @@
 """Is one model better calibrated than another? Differences on the same samples or over runs."""
 
-import html
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from macc.metrics._resampling import Draws, Resampling
 from macc.metrics.inputs import Array, check_bins, class_names, positive_index, predictions, score_rows
 from macc.metrics.intervals import Deviating, MeanOfSets, Sampled, quantile
 from macc.metrics.over_runs import interval, paired_p
-from macc.tables import data_frame, html_table, number, text_table, thousands
+from macc.tables import Table, data_frame, html_paragraph, number, thousands
 from macc.words import class_called
 
 _NOT_TESTED = "A metric without a p-value differs by the same amount in all runs, which says nothing about how much runs vary."
@@ -65,12 +64,12 @@ class Comparison:
         return data_frame(self.to_dict())
 
     def __str__(self) -> str:
-        parts = [self._heading(), text_table(self._header(), self._rows()), *self.notes]
-        return "\n\n".join(parts)
+        return "\n\n".join([self._heading(), self._table().text(), *self.notes])
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return f"<p>{html.escape(self._heading())}</p>{html_table(self._header(), self._rows())}{notes}"
+        return "".join(
+            [html_paragraph(self._heading()), self._table().html(), *map(html_paragraph, self.notes)]
+        )
 
     def _heading(self) -> str:
         if self.num_runs > 1:
@@ -81,14 +80,12 @@ class Comparison:
             basis += f"; the positive one is {class_called(self.positive)}"
         return f"{basis}; p (Holm) is corrected for the {len(self.differences)} metrics shown"
 
-    def _header(self) -> list[str]:
-        return ["", "A", "B", "A − B", f"{100 * self.confidence:g} % interval", "p", "p (Holm)", ""]
-
-    def _rows(self) -> list[list[str]]:
+    def _table(self) -> Table:
+        header = ["", "A", "B", "A − B", f"{100 * self.confidence:g} % interval", "p", "p (Holm)", ""]
         rows = []
         for name, row in self.differences.items():
             metric = registry()[name]
-            label, unit = metric.title(two_classes=self.positive is not None), metric.unit.symbol
+            label, unit = metric.title(two_classes=self.positive is not None), metric.unit
             width = row.high - row.low
             better = ""
             if row.p_holm < 1 - self.confidence:
@@ -106,7 +103,7 @@ class Comparison:
                     better,
                 ]
             )
-        return rows
+        return Table.of(header, rows)
 
 
 def compare(

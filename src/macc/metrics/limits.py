@@ -71,11 +71,9 @@ def limitable() -> list[str]:
 
 def _label(name: str, report: Report) -> str:
     metric = registry()[name]
-    label = metric.title(two_classes=report.positive is not None).strip()
     if metric.part_of_above:
-        before = list(registry().values())[: list(registry()).index(name)]
-        whole = next(each for each in reversed(before) if not each.part_of_above)
-        return f"{whole.label}, {label}"
+        return metric.noun
+    label = metric.title(two_classes=report.positive is not None)
     if report.positive is not None and label.endswith(", positive class"):
         return (
             f"{label.removesuffix(', positive class')} of the positive {class_called(report.positive.name)}"
@@ -84,8 +82,9 @@ def _label(name: str, report: Report) -> str:
 
 
 def _write(value: float, name: str, report: Report) -> str:
-    return number(value, registry()[name].unit.symbol, report[name].high - report[name].low, suffix=True)
+    return number(value, registry()[name].unit, report[name].high - report[name].low, suffix=True)
 
 
 def _plain(limit: float, name: str) -> str:
-    return f"{100 * limit:g} %" if registry()[name].unit.symbol == "%" else f"{limit:g}"
+    unit = registry()[name].unit
+    return f"{unit.scale * limit:g}{unit.suffix}"

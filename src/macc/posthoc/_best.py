@@ -1,6 +1,5 @@
 """Which calibrator? Cross-validation answers, by the likelihood of labels the fit has not seen."""
 
-import html
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from torch import Tensor
 from macc.metrics.folds import dealt
 from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, Sample, methods, sample
-from macc.tables import html_table, text_table, thousands
+from macc.tables import Table, html_paragraph, thousands
 
 Candidate: TypeAlias = str | type[Calibrator] | Callable[[Any, Any], Calibrator]
 
@@ -71,14 +70,14 @@ class Best:
         )
 
     def __str__(self) -> str:
-        return f"{text_table(*self._table())}\n\n{self.why}"
+        return f"{self._table().text()}\n\n{self.why}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"{html_table(*self._table())}<p>{html.escape(self.why)}</p>"
+        return f"{self._table().html()}{html_paragraph(self.why)}"
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def _table(self) -> Table:
         rows = []
         for i, score in enumerate(self.scores):
             if score.reason:
@@ -89,7 +88,7 @@ class Best:
             rows.append([score.name, thousands(score.num_parameters), nll, behind, ""])
         header = ["", "parameters", f"NLL, {self.folds} folds", "behind the least", ""]
         kept = 5 if any(row[4] for row in rows) else 4
-        return header[:kept], [row[:kept] for row in rows]
+        return Table.of(header[:kept], [row[:kept] for row in rows])
 
 
 def best(

@@ -20,7 +20,7 @@ from macc.metrics.inputs import Array, like, predictions, score_rows
 from macc.metrics.intervals import clopper_pearson
 from macc.metrics.temperature import blocks
 from macc.posthoc._base import are_names
-from macc.tables import text_table, thousands
+from macc.tables import Table, thousands
 from macc.words import class_called, did_you_mean, listed, quoted, shown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -418,7 +418,7 @@ class Coverage:
             "one class",
             "empty",
         ]
-        table = text_table(header, [self.all.row(), *(group.row() for group in self.classes)])
+        table = Table.of(header, [self.all.row(), *(group.row() for group in self.classes)]).text()
         wanted = f"{100 * self.sets.coverage:g} %"
         short = self.fell_short
         if not short:

@@ -16,7 +16,7 @@ from macc.metrics.inputs import predictions
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
 from macc.predictions import Loaded
-from macc.tables import interval, number, text_table, thousands
+from macc.tables import Table, interval, number, thousands
 from macc.words import class_called
 
 
@@ -38,7 +38,7 @@ class Repair:
         rows = []
         for name in self.after.metrics:
             metric = registry()[name]
-            label, unit = metric.title(two_classes=self.after.positive is not None), metric.unit.symbol
+            label, unit = metric.title(two_classes=self.after.positive is not None), metric.unit
             one, two, gap = self.before[name], self.after[name], self.difference[name]
             cells = [
                 f"{number(part.value, unit, part.high - part.low, suffix=True)}  "
@@ -62,7 +62,7 @@ class Repair:
             parts.append(f"{thousands(self.after.num_samples)} other samples, before and after\n")
         if positive is not None:
             parts[-1] = f"{parts[-1].rstrip()}; the positive one is {class_called(positive.name)}\n"
-        return "\n".join([*parts, text_table(header, rows)])
+        return "\n".join([*parts, Table.of(header, rows).text()])
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers of the table."""

@@ -1,25 +1,22 @@
 """The report of an experiment: its tables over seeds, its findings, its figure, and its runs in detail."""
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macc.experiments import Result, load_result
-from macc.experiments.columns import Shown as Unit
-from macc.experiments.columns import shown as unit_of
 from macc.experiments.findings import RULE_TEXT
-from macc.experiments.result import Cell as Found
 from macc.experiments.spec import safe_name
-from macc.experiments.tables import marked, sheets
+from macc.experiments.tables import block_table, marked, tables
 from macc.io.writing import write_whole
 from macc.report import page
 from macc.report._svg import inline
-from macc.report._tables import Cell, Column, Table
 from macc.report.figures.style import save
 from macc.report.page import Shown
 from macc.report.sources import Source
+from macc.tables import Table
 from macc.training.runs import Run
 
 if TYPE_CHECKING:
@@ -91,9 +88,6 @@ def write(
             extra.append(
                 Shown(heading, inline(figure, "figure-experiment", f"{heading}. {rule}"), rule, True)
             )
-    tables = [_table(index, result, *block) for index, block in enumerate(result.blocks())]
-    tables = [table for table in tables if table.rows]
-    tables += _other_tables(result)
     path = page.write_page(
         folder / REPORT if output is None else output,
         sources,
@@ -101,7 +95,7 @@ def write(
         title=heading,
         notes=result.notes,
         findings=result.findings or ["This experiment measures and shows; it tests nothing."],
-        tables=tables,
+        tables=_tables(result),
         extra=extra,
         left_out=left_out,
         of_experiment=True,
@@ -133,58 +127,16 @@ def first_runs(result: Result, folder: Path) -> list[Source]:
     return found
 
 
-def _table(index: int, result: Result, dataset: str, test: str, rule: str) -> Table:
-    names = [
-        name
-        for name in result.methods
-        if any(result.cell(dataset, test, name, metric, rule) for metric in result.metrics(dataset))
-    ]
-    columns, rows = [Column("method")], [[Cell(name)] for name in names]
-    for metric in result.metrics(dataset):
-        unit = unit_of(metric, result.units.get(metric.partition("/")[0]))
-        columns.append(Column(f"{unit.label} {unit.unit}".strip(), unit.better))
-        cells = [result.cell(dataset, test, name, metric, rule) for name in names]
-        best = result.best(dataset, test, rule, metric)
-        for name, row, cell in zip(names, rows, cells, strict=True):
-            row.append(_cell(cell, unit, best=name == best))
-    where = dataset if test == "test" else f"{dataset}, {test}"
-    seeds = f"mean over {result.seeds} seeds and its 95 % interval" if result.seeds > 1 else "one seed"
-    chosen = f", selected by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
-    notes = [text for text in [marked(result, "Best")] if text]
-    return Table(f"table-{index}", f"{where}: {seeds}{chosen}", columns, rows, notes)
-
-
-def _cell(cell: Found | None, unit: Unit, *, best: bool) -> Cell:
-    if cell is None:
-        return Cell("–")
-    sign = "+" if unit.better == "zero" else ""
-
-    def text(value: float) -> str:
-        return f"{unit.scale * value:{sign}.{unit.digits}f}".replace("-", "−")
-
-    ends = ""
-    if cell.low is not None and cell.high is not None and unit.better:
-        ends = f"{text(cell.low)} … {text(cell.high)}"
-    paper_value = "" if cell.paper is None else text(cell.paper)
-    if math.isnan(cell.mean):
-        return Cell("–", paper=paper_value)
-    floor = "" if cell.floor is None else text(cell.floor)
-    return Cell(text(cell.mean), cell.mean, ends, floor, best, paper_value)
-
-
-def _other_tables(result: Result) -> list[Table]:
-    """Timings and curves, as they are printed."""
-    if result.kind == "table":
-        return []
+def _tables(result: Result) -> list[Table]:
+    """Its tables, with what they are of and what their marks mean."""
+    if result.kind != "table":
+        return list(tables(result))
     found = []
-    for index, sheet in enumerate(sheets(result)):
-        rows = [[Cell(entry.text, _number(entry.text)) for entry in row] for row in sheet.rows]
-        found.append(Table(f"sheet-{index}", sheet.title, [Column(text) for text in sheet.header], rows))
-    return found
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    for dataset, test, rule in result.blocks():
+        table = block_table(result, dataset, test, rule)
+        where = dataset if test == "test" else f"{dataset}, {test}"
+        seeds = f"mean over {result.seeds} seeds and its 95 % interval" if result.seeds > 1 else "one seed"
+        chosen = f", selected by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
+        notes = tuple(filter(None, [marked(result, "Best")]))
+        found.append(replace(table, caption=f"{where}: {seeds}{chosen}", notes=notes))
+    return [table for table in found if table.rows]

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import re
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +17,15 @@ from macc.data import Splits
 from macc.io.writing import write_whole
 from macc.metrics import Report
 from macc.predictions import Loaded
-from macc.report import _tables, figures, kinds
+from macc.report import figures, kinds
+from macc.report import tables as of_reports
 from macc.report._svg import data_uri, inline
-from macc.report._tables import Table
 from macc.report.figures.style import style
 from macc.report.kinds import Wanted
 from macc.report.sources import Source, environment_rows, open_sources
-from macc.tables import number, thousands
+from macc.tables import PERCENT, Table, html_name, html_prose, kept_together, number, thousands
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 TEXT_LENGTH = 400
@@ -194,7 +192,13 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"prose": _prose, "name": _name}
+    from markupsafe import Markup
+
+    environment.filters |= {
+        "prose": lambda text: Markup(html_prose(text)),  # noqa: S704 - escaped there
+        "name": lambda text: Markup(html_name(text)),  # noqa: S704
+        "sortable": lambda table, key: Markup(table.sortable(key)),  # noqa: S704
+    }
     script = texts["report.js"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text: str = environment.get_template("report.html").render(
@@ -214,27 +218,8 @@ def _jinja() -> Any:
 
 
 def _kept_together(value: object) -> object:
-    """A number and its unit are not parted by the end of a line."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
-    return str(value).replace(" %", "\u00a0%") if plain else value
-
-
-def _prose(text: str) -> "Markup":
-    """A sentence as HTML: what stands between backticks is code."""
-    from markupsafe import Markup, escape
-
-    parts = re.split(r"`+([^`]+)`+", str(_kept_together(text)))
-    code = Markup("<code>{}</code>")
-    return Markup("").join(
-        code.format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
-    )
-
-
-def _name(text: str) -> "Markup":
-    """A name as HTML that breaks at the end of a line beside its signs, and within a word only where it must."""
-    from markupsafe import Markup
-
-    return Markup("<wbr>").join(re.split(r"(?<=[^\w\s.])(?=\w)|(?<=_)(?=[^_])|(?<=\w)(?=[(*+=])", text))
+    return kept_together(str(value)) if plain else value
 
 
 class _Builder:
@@ -270,10 +255,10 @@ class _Builder:
         findings: list[str] = []
         if not self.of_experiment:
             findings = [f"{source.name}: {self.reports[source.name].verdict()}" for source in self.sources]
-        for index, group in enumerate(groups):
+        for group in groups:
             reports = {source.name: self.reports[source.name] for source in group.sources}
             if not self.of_experiment:  # whose own tables show all of its methods, over all seeds
-                group.table = _tables.comparison(f"compared-{index}", group.title, reports)
+                group.table = of_reports.comparison(group.title, reports)
                 findings += self._compared(group)
             group.figures = self._figures(group)
         details = []
@@ -479,7 +464,7 @@ class _Builder:
             facts=_facts(source),
             verdict=report.verdict(),
             worst=_worst(report),
-            classes=_tables.classes(f"classes-{index}", report, _recalls(found, report.num_classes)),
+            classes=of_reports.classes(report, _recalls(found, report.num_classes)),
             figures=drawn,
             mistakes=mistakes,
             mistakes_note=note,
@@ -586,7 +571,7 @@ def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> st
     metric = _headline(result.differences)
     ece, accuracy = result[metric], result["accuracy"]
     error = "ECE of the positive class" if metric == "positive_ece" else "ECE"
-    ends = " to ".join(number(end, "%", ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
+    ends = " to ".join(number(end, PERCENT, ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
     if p < LEVEL:
         verdict = f"is significantly {'better' if ece.value < 0 else 'worse'} calibrated than {first}"
     else:
@@ -600,7 +585,7 @@ def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> st
 
 def _points(difference: metrics.Difference) -> str:
     """How far one model lies from another, in words."""
-    text = number(abs(difference.value), "%", difference.high - difference.low)
+    text = number(abs(difference.value), PERCENT, difference.high - difference.low)
     if not float(text):
         return "the same"
     return f"{text} points {'lower' if difference.value < 0 else 'higher'}"
@@ -626,7 +611,7 @@ def _worst(report: Report) -> str:
     for row in clear[:WORST]:
         kind = "over" if row.mean_probability > row.frequency else "under"
         words.append(
-            f"{row.name} ({number(row.ece.value, '%', row.ece.high - row.ece.low, suffix=True)}, "
+            f"{row.name} ({number(row.ece.value, PERCENT, row.ece.high - row.ece.low, suffix=True)}, "
             f"{kind}-predicted)"
         )
     more = f" and {len(clear) - WORST} more" if len(clear) > WORST else ""
