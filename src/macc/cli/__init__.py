@@ -20,6 +20,7 @@ from macc.cli import measure as measure
 from macc.cli import repair as repair
 from macc.cli import operation as operation
 from macc.cli import training as training
+from macc.cli import ship as ship
 from macc.cli import experiments as experiments
 from macc.cli import figures as figures
 from macc.cli import data as data

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,14 @@ def rule_for(
 ) -> Threshold:
     """From which calibrated confidence on validation predictions have at most a given risk."""
     return posthoc.threshold(calibrator(logits), labels, risk=risk, confidence=confidence)
+
+
+def with_risk(trained: Trained, risk: float) -> Trained:
+    """The model with the threshold of another risk; as it is where its own is of this risk."""
+    if risk == trained.rule.risk:
+        return trained
+    rule = rule_for(trained.calibrator, trained.logits, trained.labels, risk=risk)
+    return replace(trained, rule=rule)
 
 
 def read(path: str | PathLike[str]) -> Trained:
@@ -219,7 +228,7 @@ def _checked(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
 
 def _check_sizes(trained: Trained) -> None:
     """Compare the tensors with the network before memory is asked for: a small file may describe a huge one."""
-    with torch.device("meta"):
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         try:
             wanted = {
                 key: value.shape

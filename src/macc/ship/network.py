@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from macc import heads, posthoc
 from macc.heads import LogitMoments
+from macc.posthoc import Threshold
 from macc.ship.files import Trained
 from macc.training import checkpoints
 from macc.training.building import has_head, rebuilt
@@ -65,12 +66,13 @@ class Network(nn.Module):
 
     def __init__(self, trained: Trained, model: nn.Module | None = None) -> None:
         super().__init__()
-        body = rebuilt(trained.recipe, trained.inputs) if model is None else model
+        with warnings.catch_warnings(action="ignore"):  # of dropout before the head, which is off
+            body = rebuilt(trained.recipe, trained.inputs) if model is None else model
         checkpoints.load_module(body, trained.weights, trained.source)
         self.body, self.p = _with_moments(body)
         self.kind = trained.inputs.kind
         self.calibrator = trained.calibrator.module(double=not isinstance(trained.calibrator, EXPORTABLE))
-        self.threshold = math.inf
+        self.accept(trained.rule)
         scaling = trained.inputs.normalisation
         self.scaled = scaling is not None
         shape = (1, -1, *(1,) * (len(trained.inputs.shape) - 1))
@@ -94,6 +96,10 @@ class Network(nn.Module):
             certainty = 1 - variance.gather(1, labels[:, None])[:, 0].tanh()
         return Answers(labels, confidence, probs, certainty, confidence >= self.threshold)
 
+    def accept(self, rule: Threshold) -> None:
+        """Accept by another rule from now on; nothing where it promises nothing."""
+        self.threshold = math.inf if rule.threshold is None else rule.threshold
+
     def prepared(self, inputs: Tensor) -> Tensor:
         """What the model itself takes: numbers of the scale it was trained on."""
         if self.kind == "tokens":
@@ -109,7 +115,7 @@ def _with_moments(body: nn.Module) -> tuple[nn.Module, float | None]:
     """The model with its last layer replaced by one that gives moments, and the rate; as it is if it cannot be."""
     if not has_head(body):
         try:
-            with warnings.catch_warnings(action="ignore"):  # of dropout before the head, which is off
+            with warnings.catch_warnings(action="ignore"):
                 body = heads.attach(body, p=DROPOUT)
         except ValueError:
             return body, None

@@ -1,7 +1,7 @@
 """A trained model in use: raw inputs in, calibrated answers out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -105,7 +105,7 @@ class Predictor:
     @rule.setter
     def rule(self, found: Threshold) -> None:
         self._rule = found
-        self.network.threshold = float("inf") if found.threshold is None else found.threshold
+        self.network.accept(found)
 
     def threshold(self, risk: float = files.RISK, confidence: float = 0.95) -> Threshold:
         """Choose the confidence from which on predictions are accepted, by the validation predictions.
@@ -172,7 +172,7 @@ class Predictor:
 
     def shipped(self) -> Trained:
         """The model with its present threshold."""
-        return Trained(**{**vars(self.trained), "rule": self.rule})
+        return replace(self.trained, rule=self.rule)
 
     def __repr__(self) -> str:
         return (
