@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit, log_softmax, softmax
 
 from helpers.calibrators import data, drawn, fit, slow_minimum
-from macc import posthoc
+from macc import metrics, posthoc
 
 
 def nll(log_probs, labels):
@@ -50,44 +50,97 @@ def test_platt_is_for_two_classes():
 
 @pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet"])
 def test_linear_maps_are_the_penalised_maximum(name):
+    """Against a slow search: d on the class's own feature, M on centred logits, b, each with its penalty."""
     logits, labels = data(300, 3)
     temperature = fit("Temperature", logits, labels).temperature
-    features = log_softmax(logits, axis=1) if name == "Dirichlet" else logits - logits.mean(1, keepdims=True)
-    features = features / temperature
-    start = np.ones(3) if name == "VectorScaling" else np.eye(3)
-    off = 10.0 * 3
+    tempered = logits / temperature
+    centred = tempered - tempered.mean(1, keepdims=True)
+    own = tempered - tempered.max(1, keepdims=True)
+    if name == "Dirichlet":
+        own = log_softmax(logits, axis=1) / temperature
+    mixes = name != "VectorScaling"
+    off = np.eye(3) == 0
+
+    def parts(at):
+        other = np.zeros((3, 3))
+        if mixes:
+            other[off] = at[6:]
+        return at[:3], at[3:6], other
 
     def objective(at):
-        weight, bias = at[:-3].reshape(start.shape), at[-3:]
-        scores = features * weight + bias if start.ndim == 1 else features @ weight.T + bias
-        cost = 1.0 if start.ndim == 1 else np.where(np.eye(3) == 1, 1.0, off)
-        penalty = (cost * (weight - start) ** 2).sum() / 2 + (bias**2).sum() / 2
-        return nll(log_softmax(scores, axis=1), labels) + penalty / len(labels)
+        change, bias, other = parts(at)
+        scores = own * (1 + change) + centred @ other.T + bias
+        penalty = (2 * change**2).sum() + (2 * bias**2).sum() + (30 * other**2).sum()
+        return nll(log_softmax(scores, axis=1), labels) + penalty / 2 / len(labels)
 
-    at = slow_minimum(objective, np.concatenate([start.ravel(), np.zeros(3)]))
-    fitted = getattr(posthoc, name).fit(logits, labels)
+    change, bias, other = parts(slow_minimum(objective, np.zeros(12 if mixes else 6)))
+    options = {"off_diagonal": 30, "diagonal": 2, "bias": 2} if mixes else {"penalty": 2}
+    fitted = getattr(posthoc, name).fit(logits, labels, **options)
 
-    np.testing.assert_allclose(fitted.weight.ravel() * temperature, at[:-3], atol=2e-4)
-    np.testing.assert_allclose(fitted.bias, at[-3:], atol=2e-4)
-    found = np.concatenate([fitted.weight.ravel() * temperature, fitted.bias])
-    assert objective(found) <= objective(at) + 1e-9
+    weight = 1 + change if not mixes else np.diag(1 + change) + other - other.mean(1, keepdims=True)
+    np.testing.assert_allclose(fitted.weight * temperature, weight, atol=5e-4)
+    np.testing.assert_allclose(fitted.bias, bias, atol=5e-4)
+    expected = softmax(own * (1 + change) + centred @ other.T + bias, axis=1)
+    np.testing.assert_allclose(fitted(logits), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling"])
 def test_linear_maps_recover_known_parameters(name):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(60_000, 3)) * 2
-    logits -= logits.mean(1, keepdims=True)
     weight = np.diag([0.5, 1.0, 1.5])
     if name == "MatrixScaling":
-        weight = weight + np.array([[0, 0.3, 0], [0, 0, -0.3], [0, 0, 0]])
+        weight = weight + np.array([[0, 0.3, -0.3], [0.2, 0, -0.2], [0, 0, 0]])
     bias = np.array([0.5, 0.0, -0.5])
-    fitted = getattr(posthoc, name).fit(logits, drawn(logits @ weight.T + bias, rng))
+    truth = (logits - logits.max(1, keepdims=True)) @ weight.T + bias
+    fitted = getattr(posthoc, name).fit(logits, drawn(truth, rng))
 
-    np.testing.assert_allclose(fitted(logits), softmax(logits @ weight.T + bias, axis=1), atol=0.02)
+    away = np.abs(fitted(logits) - softmax(truth, axis=1))
+    assert away.mean() < 0.004
+    assert away.max() < 0.05
     np.testing.assert_allclose(fitted.bias - fitted.bias.mean(), bias, atol=0.06)
     if name == "VectorScaling":
         np.testing.assert_allclose(fitted.weight, [0.5, 1.0, 1.5], atol=0.06)
+
+
+def test_penalties_are_the_inverse_variance_of_what_made_the_data():
+    """Offsets of a known spread, and factors that do not differ: the first penalty is high, the second right."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(5):
+        offsets = 0.5 * rng.normal(size=20)
+        logits = 2 * rng.normal(size=(4000, 20))
+        found.append(posthoc.VectorScaling.fit(logits, drawn(logits + offsets, rng)).penalties)
+
+    factors, offsets = np.median(found, axis=0)
+    assert 2 < offsets < 8
+    assert factors > 100
+
+
+@pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet"])
+@pytest.mark.parametrize(("rows", "classes"), [(100, 10), (500, 50), (1000, 5)])
+def test_no_worse_than_the_temperature_where_that_is_the_truth(name, rows, classes):
+    """Few samples, many parameters: what chance offers is not taken."""
+    rng = np.random.default_rng(rows)
+    logits = 2 * rng.normal(size=(rows + 2000, classes))
+    labels = drawn(logits / 2, rng)
+    fresh, answers = logits[rows:], labels[rows:]
+    fitted, plain = (fit(kind, logits[:rows], labels[:rows]) for kind in (name, "Temperature"))
+
+    assert metrics.nll(fitted(fresh), answers) < metrics.nll(plain(fresh), answers) + 0.02
+
+
+def test_many_classes_are_fitted_by_the_diagonals_of_their_curvature(monkeypatch):
+    """Another preconditioner, the same minimum."""
+    from macc.posthoc import _evidence
+
+    logits, labels = data(400, 4)
+    options = {"off_diagonal": 30, "diagonal": 2, "bias": 2}
+    whole = posthoc.MatrixScaling.fit(logits, labels, **options)
+    monkeypatch.setattr(_evidence, "_MOST_BLOCKS", 3)
+    np.testing.assert_allclose(
+        posthoc.MatrixScaling.fit(logits, labels, **options)(logits), whole(logits), atol=1e-4
+    )
 
 
 def test_dirichlet_recovers_known_parameters():
@@ -103,7 +156,9 @@ def test_dirichlet_recovers_known_parameters():
 @pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet"])
 def test_penalties_lead_back_to_temperature_scaling(name):
     logits, labels = data()
-    options = {"penalty": 1e9} if name == "VectorScaling" else {"off_diagonal": 1e9, "bias": 1e9}
+    options = (
+        {"penalty": 1e9} if name == "VectorScaling" else {"off_diagonal": 1e9, "diagonal": 1e9, "bias": 1e9}
+    )
     fitted = getattr(posthoc, name).fit(logits, labels, **options)
 
     np.testing.assert_allclose(fitted(logits), posthoc.Temperature.fit(logits, labels)(logits), atol=1e-5)

@@ -22,29 +22,39 @@ def minimise(
     *,
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
     steps: int = 1000,
+    tolerance: float = 1e-8,
+    memory: int = 20,
 ) -> Minimum:
-    """Minimise a mean loss by L-BFGS in float64; what it returns is never worse than the start.
+    """Minimise a loss by L-BFGS in float64; what it returns is never worse than the start.
 
     Args:
         objective: Gives value and gradient.
         start: Where to begin.
         bounds: Of each parameter.
         steps: The most iterations.
+        tolerance: The largest slope at which the search may end.
+        memory: How many steps L-BFGS remembers.
     """
     # Importing the package should not wait for scipy.
     from scipy.optimize import minimize
 
-    first = objective(start)[0]
+    values: list[float] = []
+
+    def noted(at: Floats) -> tuple[float, Floats]:
+        value, slope = objective(at)
+        values.append(value)
+        return value, slope
+
     found = minimize(
-        objective,
+        noted,
         start,
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
-        options={"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-8},
+        options={"maxiter": steps, "maxfun": 2 * steps, "maxcor": memory, "ftol": 1e-13, "gtol": tolerance},
     )
     at = np.asarray(found.x, dtype=np.float64)
-    if not (np.isfinite(at).all() and found.fun <= first):
+    if not (np.isfinite(at).all() and found.fun <= values[0]):
         return Minimum(start, ("the search found nothing better than its start",))
     early = found.status == 1
     return Minimum(at, (f"the search was stopped after {steps} steps, before its end",) if early else ())
