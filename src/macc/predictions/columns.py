@@ -21,7 +21,7 @@ def columns_of(path: Path, header: list[str], reading: Reading) -> tuple[list[in
     if reading.labelled:
         need_label(path, header, reading.label_column)
     check_once(path, header, "the column")
-    ignored = set(_chosen(path, header, reading.ignore, "--ignore"))
+    ignored = {*_chosen(path, header, reading.ignore, "--ignore"), *reading.carry}
     classes = _chosen(path, header, reading.class_columns, "--class-columns")
     for name in (*ignored, *classes):
         if name == reading.label_column:
@@ -97,6 +97,15 @@ def _two_words(reading: Reading, parts: Iterator[Raw]) -> list[str] | None:
             indices = plain.meaning(positive) is None and plain.meaning(label) is not None
             return None if indices else [label, positive]
     return [f"not {positive}", positive]
+
+
+def need_carried(path: Path, header: Sequence[str], reading: Reading) -> None:
+    """Refuse a table without a column that has to come along."""
+    for name in reading.carry:
+        if name not in header:
+            raise ValueError(
+                f"{shown(path)} has no column {quoted(name)}; its columns are {listed(list(header))}"
+            )
 
 
 def need_label(path: Path, header: Sequence[str], label_column: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from macc.predictions.columns import check_meaning, columns_of, of_columns
+from macc.predictions.columns import check_meaning, columns_of, need_carried, of_columns
 from macc.predictions.reading import Reading
 from macc.predictions.source import Raw, Source, rows_at_once
 from macc.words import quoted, shown
@@ -29,11 +29,13 @@ def open_csv(path: Path, reading: Reading) -> Source:
             raise ValueError(f"{shown(path)} is not a readable .csv ({shown(error)})") from None
 
     header = [name.strip() for name in next(rows(), (0, []))[1]]
+    need_carried(path, header, reading)
     columns, label_at = columns_of(path, header, reading)
     two = len(columns) == 1
     names = None if two else [header[i] for i in columns]
     check_meaning(path, names, reading)
-    beside = [] if reading.labelled else [i for i in range(len(header)) if i not in set(columns)]
+    others = [i for i in range(len(header)) if i not in set(columns)]
+    beside = [header.index(name) for name in reading.carry] if reading.labelled else others
 
     def place(row: int) -> str:
         found = rows()

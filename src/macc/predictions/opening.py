@@ -28,6 +28,7 @@ def open_source(
     labelled: bool = True,
     positive: str | None = None,
     beside: Sequence[Path] = (),
+    carry: Sequence[str] = (),
 ) -> Source:
     r"""Look at a file of predictions: ``.npz``, ``.npy`` with a second one of labels, ``.csv`` or ``.parquet``.
 
@@ -51,6 +52,7 @@ def open_source(
             probability of that class, and the other word among the labels is the other class.
         beside: The other files of the same command. An option that one file has no use for is refused only if it
             means nothing to any of them.
+        carry: Columns of a table that are no classes and come along with the rows of ``Source.raw``.
 
     Returns:
         The source; reading it says what is wrong with its values.
@@ -77,6 +79,7 @@ def open_source(
         labelled,
         positive,
         tuple(beside),
+        tuple(carry),
     )
     kind = path.suffix.lower()
     if kind not in (".npz", ".npy", ".csv", ".parquet"):

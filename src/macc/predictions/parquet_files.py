@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc.predictions.columns import check_meaning, columns_of, need_label, of_columns
+from macc.predictions.columns import check_meaning, columns_of, need_carried, need_label, of_columns
 from macc.predictions.reading import Reading
 from macc.predictions.source import Raw, Source, rows_at_once
 from macc.words import quoted, shown
@@ -39,6 +39,7 @@ def open_parquet(path: Path, reading: Reading) -> Source:
         name for name in ("probs", "logits") if name in schema.names and _is_list(schema.field(name).type)
     ]
     declare_logits = "add --logits"
+    need_carried(path, schema.names, reading)
     if len(listed_names) == 2:
         raise ValueError(f"{shown(path)} has both 'probs' and 'logits'; keep the one to be measured")
     if listed_names:
@@ -68,9 +69,9 @@ def open_parquet(path: Path, reading: Reading) -> Source:
     if num_rows == 0:
         raise ValueError(f"{shown(path)} has no samples")
     two = width == 1
-    beside = (
-        [label_column] if reading.labelled else [name for name in schema.names if name not in set(wanted)]
-    )
+    beside = [name for name in schema.names if name not in set(wanted)]
+    if reading.labelled:
+        beside = list(dict.fromkeys([label_column, *reading.carry]))
 
     def read() -> Iterator[Raw]:
         size = rows_at_once(width)
@@ -83,7 +84,8 @@ def open_parquet(path: Path, reading: Reading) -> Source:
                     scores = np.column_stack([_numbers(part.column(name)) for name in wanted])
                 scores = scores[:, 0] if two else scores
                 if reading.labelled:
-                    yield Raw(scores, _arrow_labels(part.column(label_column), names), {})
+                    carried = {name: part.column(name) for name in reading.carry}
+                    yield Raw(scores, _arrow_labels(part.column(label_column), names), carried)
                 else:
                     yield Raw(scores, [], {name: part.column(name) for name in beside})
         except (arrow.ArrowException, OSError) as error:

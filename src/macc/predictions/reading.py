@@ -31,6 +31,7 @@ class Reading:
     labelled: bool = True
     positive: str | None = None
     beside: tuple[Path, ...] = ()
+    carry: tuple[str, ...] = ()
 
     def labels(self, num_classes: int, classes: Sequence[str] | None, labels_are: str | None) -> Labels:
         """How the labels of a file are read."""
