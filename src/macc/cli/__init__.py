@@ -19,6 +19,7 @@ from macc.cli.app import app as app
 from macc.cli import measure as measure
 from macc.cli import repair as repair
 from macc.cli import operation as operation
+from macc.cli import monitor as monitor
 from macc.cli import training as training
 from macc.cli import ship as ship
 from macc.cli import experiments as experiments

@@ -1,11 +1,23 @@
 """The command ``macc`` itself and its groups, and how results are printed."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import macc
 from macc.words import shown
+
+
+class Monitored(TyperGroup):
+    """``macc monitor LOG`` is ``macc monitor log LOG``: whatever is not the name of another command is a log."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command where none was named."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["log", *args]
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="macc",
@@ -18,6 +30,13 @@ recipe_app = typer.Typer(name="recipe", help="The recipes that come with macc.",
 data_app = typer.Typer(
     name="data", help="Data sets: what there is, getting it, looking at it.", no_args_is_help=True
 )
+monitor_app = typer.Typer(
+    name="monitor",
+    cls=Monitored,
+    help="Watch a classifier in operation: `macc monitor LOG --time COLUMN`, or a state that batches are added to.",
+    no_args_is_help=True,
+)
+app.add_typer(monitor_app)
 app.add_typer(recipe_app)
 app.add_typer(data_app)
 

@@ -10,6 +10,7 @@ from macc.report.figures._curves import convergence as convergence
 from macc.report.figures._curves import risk_coverage as risk_coverage
 from macc.report.figures._curves import severity_curve as severity_curve
 from macc.report.figures._curves import training_curve as training_curve
+from macc.report.figures._over_time import over_time as over_time
 from macc.report.figures._samples import Said as Said
 from macc.report.figures._samples import sample_image as sample_image
 from macc.report.figures._trade_offs import pareto as pareto
