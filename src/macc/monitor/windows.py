@@ -32,7 +32,7 @@ class Window:
     labelled_spread: float = 0.0
     correct: float = 0.0
     bins: Floats = field(default_factory=lambda: np.zeros((5, BINS)))
-    """Of labelled rows by confidence: number, confidence, right ones, squared gaps, spread."""
+    """The number, confidence, right ones, squared gaps and spread of labelled rows, by bins of confidence."""
 
     def see(self, confidence: Floats) -> None:
         """Count rows, with labels or without."""
