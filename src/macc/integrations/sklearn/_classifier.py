@@ -172,8 +172,8 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 epoch = len(self.history_) + 1
                 score = -float(epoch)  # without a held-out part the last epoch is the best
                 if len(counted):
-                    score = measured["refinement"] = _refinement(
-                        _logits(body.eval(), val_inputs), val_targets
+                    score = measured["refinement"] = metrics.refinement(
+                        _logits(body.eval(), val_inputs), val_targets, from_logits=True
                     )
                 if score < least:
                     least, kept, self.best_iter_ = score, copy.deepcopy(body.state_dict()), epoch
@@ -269,11 +269,3 @@ def _and_one_error(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     top = logits.topk(2, dim=1)
     typical = (top.values[:, 0] - top.values[:, 1]).median(0).indices
     return torch.cat([logits, logits[typical][None]]), torch.cat([labels, top.indices[typical, 1:]])
-
-
-def _refinement(logits: Tensor, labels: Tensor) -> float:
-    """Negative log-likelihood after the best temperature."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        fitted = posthoc.Temperature.fit(logits, labels)
-    return metrics.nll(fitted(logits), labels)
