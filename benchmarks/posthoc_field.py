@@ -1,0 +1,315 @@
+"""``python -m benchmarks.posthoc_field FOLDER``: every calibrator beside probmetrics and netcal, on logits of real networks.
+
+FOLDER holds ``.npz`` files with ``logits`` and ``labels``. Each is cut in two at random halves: calibrators are fitted
+to the first ``--sizes`` samples of one half and measured on the other. ``NAME_val.npz`` and ``NAME_test.npz`` count as
+one file. ``--json results/posthoc_field.json`` keeps the numbers and ``--figure`` draws them. What is in the file
+already is not measured again, so that a run that was stopped continues.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from macc import metrics, posthoc
+from macc.io.writing import write_whole
+from macc.metrics.over_runs import interval
+
+Array: TypeAlias = npt.NDArray[Any]
+Map: TypeAlias = Callable[[Array], Array]
+Fit: TypeAlias = Callable[[Array, Array], Map]
+
+SIZES = (5000, 1000, 500)
+MEASURES = ("nll", "brier", "ece", "sce", "accuracy")
+REFERENCE = "Temperature"
+# netcal's search takes seconds where others take milliseconds: once for each file is enough to see what it finds.
+SLOW = ("netcal temperature",)
+
+
+def ours(name: str, **options: Any) -> Fit:
+    """A calibrator of macc."""
+
+    def fit(logits: Array, labels: Array) -> Map:
+        found: Map = getattr(posthoc, name).fit(logits, labels, **options)
+        return found
+
+    return fit
+
+
+def auto(logits: Array, labels: Array) -> Map:
+    """What cross-validation chooses."""
+    return posthoc.best(logits, labels).calibrator
+
+
+def probmetrics(name: str) -> Fit:
+    """A calibrator of probmetrics, which takes probabilities."""
+    from probmetrics.calibrators import get_calibrator
+    from probmetrics.calibrators.temperature_scaling import ETSCalibrator
+
+    def fit(logits: Array, labels: Array) -> Map:
+        found = ETSCalibrator() if name == "ets" else get_calibrator(name)
+        found.fit(softmax(logits), labels)
+        return lambda fresh: np.asarray(found.predict_proba(softmax(fresh)))
+
+    return fit
+
+
+def netcal_temperature(logits: Array, labels: Array) -> Map:
+    """Temperature scaling of netcal, which takes probabilities in float64."""
+    from netcal.scaling import TemperatureScaling
+
+    found = TemperatureScaling()
+    found.fit(softmax(logits), labels, random_state=0)
+    return lambda fresh: np.asarray(found.transform(softmax(fresh)))
+
+
+def methods() -> dict[str, Fit]:
+    """Every method by the name that tables print; the calibrators of macc are capitalised."""
+    names = ("Identity", REFERENCE, "EnsembleTemperature", "VectorScaling", "MatrixScaling", "Dirichlet")
+    return {
+        **{name: ours(name) for name in names},
+        "best": auto,
+        "probmetrics temperature": probmetrics("ts-mix"),
+        "probmetrics ETS": probmetrics("ets"),
+        "probmetrics SVS": probmetrics("svs"),
+        "probmetrics SMS": probmetrics("sms"),
+        "netcal temperature": netcal_temperature,
+    }
+
+
+def softmax(logits: Array) -> Array:
+    """Probabilities in float64."""
+    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    scores = np.exp(shifted)
+    result: Array = scores / scores.sum(1, keepdims=True)
+    return result
+
+
+def files(folder: Path) -> dict[str, list[Path]]:
+    """The parts of each file of logits by its name."""
+    result: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.npz")):
+        result.setdefault(path.stem.removesuffix("_test").removesuffix("_val"), []).append(path)
+    if not result:
+        raise ValueError(f"{folder} has no .npz files; name a folder of logits")
+    return result
+
+
+def read(paths: Sequence[Path]) -> tuple[Array, Array]:
+    """Logits and labels of the parts of one file."""
+    parts = [np.load(path) for path in paths]
+    logits, labels = (np.concatenate([part[key] for part in parts]) for key in ("logits", "labels"))
+    return logits, labels.astype(np.int64)
+
+
+def splits(count: int, size: int, repeats: int) -> Iterator[tuple[Array, Array]]:
+    """Rows to fit to and rows to measure on, of halves drawn at random."""
+    for seed in range(repeats):
+        order = np.random.default_rng(seed).permutation(count)
+        yield order[: min(size, count // 2)], order[count // 2 :]
+
+
+def measure(fit: Fit, logits: Array, labels: Array, rows: Array, fresh: Array) -> dict[str, float]:
+    """What one fit is worth, and the seconds it took."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        began = time.perf_counter()
+        found = fit(logits[rows], labels[rows])
+        seconds = time.perf_counter() - began
+        probs = torch.from_numpy(np.asarray(found(logits[fresh].astype(np.float64)), dtype=np.float64))
+    # Probabilities of 0 cost as much as the least number that float32 holds.
+    probs = probs.clamp(min=float(np.finfo(np.float32).tiny))
+    probs /= probs.sum(1, keepdim=True)
+    answers = torch.from_numpy(labels[fresh])
+    values = {name: float(getattr(metrics, name)(probs, answers)) for name in MEASURES}
+    return {**values, "seconds": seconds}
+
+
+def run(
+    folder: Path, sizes: Sequence[int], repeats: int, kept: Path | None, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Every method on every file, size and split; the methods take turns inside a split."""
+    done: list[dict[str, Any]] = json.loads(kept.read_text()) if kept and kept.is_file() else []
+    seen = {(row["file"], row["size"], row["split"], row["method"]) for row in done}
+    everything = {name: fit for name, fit in methods().items() if name in names}
+    jobs = [(name, paths, size) for size in sizes for name, paths in files(folder).items()]
+    for name, paths, size in track(jobs, "measuring"):
+        logits, labels = read(paths)
+        for split, (rows, fresh) in enumerate(splits(len(labels), size, repeats)):
+            for method, fit in everything.items():
+                if (name, size, split, method) in seen or (method in SLOW and split):
+                    continue
+                values = measure(fit, logits, labels, rows, fresh)
+                about = {"file": name, "classes": logits.shape[1], "size": size, "split": split}
+                done.append({**about, "method": method, **values})
+        if kept is not None:
+            with write_whole(kept) as file:
+                lines = ",\n".join(json.dumps(row) for row in done)
+                file.write(f"[\n{lines}\n]\n".encode())
+    return done
+
+
+def means(rows: Sequence[dict[str, Any]], measure: str) -> dict[str, dict[str, float]]:
+    """The mean over splits by method and file."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        values.setdefault(row["method"], {}).setdefault(row["file"], []).append(row[measure])
+    return {
+        method: {name: statistics.fmean(each) for name, each in by_file.items()}
+        for method, by_file in values.items()
+    }
+
+
+def win_rates(values: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The share of duels that a method wins: against every other one on every file, draws count half."""
+    result = {}
+    for method, own in values.items():
+        duels = [
+            1.0 if own[name] < other[name] else 0.5 if own[name] == other[name] else 0.0
+            for rival, other in values.items()
+            if rival != method
+            for name in own
+        ]
+        result[method] = statistics.fmean(duels)
+    return result
+
+
+def mean_ranks(values: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The mean over files of the place that a method takes, 1 being the best."""
+    return {
+        method: statistics.fmean(
+            1 + sum(other[name] < value for other in values.values()) for name, value in own.items()
+        )
+        for method, own in values.items()
+    }
+
+
+def difference(values: dict[str, dict[str, float]], method: str) -> tuple[float, float, float]:
+    """Mean difference from the temperature over files, and its 95 % interval."""
+    gaps = [value - values[REFERENCE][name] for name, value in values[method].items()]
+    low, high = interval(gaps) or (float("nan"), float("nan"))
+    return statistics.fmean(gaps), low, high
+
+
+def groups(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
+    """Rows of the same number of classes and size of the fit."""
+    for classes, size in sorted({(row["classes"], row["size"]) for row in rows}, key=lambda g: (g[0], -g[1])):
+        yield classes, size, [row for row in rows if (row["classes"], row["size"]) == (classes, size)]
+
+
+def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
+    """One row a method, the least NLL first."""
+    by = {name: means(rows, name) for name in (*MEASURES, "seconds")}
+    wins, ranks, brier_wins = win_rates(by["nll"]), mean_ranks(by["nll"]), win_rates(by["brier"])
+    first = {
+        method: sum(value == min(other[name] for other in by["nll"].values()) for name, value in own.items())
+        for method, own in by["nll"].items()
+    }
+    count = len(by["nll"][REFERENCE])
+    heads = (
+        "NLL",
+        "minus temperature",
+        "wins",
+        "rank",
+        "first of",
+        "Brier",
+        "wins",
+        "ECE",
+        "SCE",
+        "accuracy",
+        "s",
+    )
+    result = Table(
+        f"{classes} classes, {size} fitted",
+        *(f"{head} {count}" if head == "first of" else head for head in heads),
+    )
+
+    def average(name: str, method: str) -> float:
+        return statistics.fmean(by[name][method].values())
+
+    for method in sorted(wins, key=lambda name: average("nll", name)):
+        gap, low, high = difference(by["nll"], method)
+        result.add_row(
+            method,
+            f"{average('nll', method):.4f}",
+            f"{gap:+.4f} ({low:+.4f} … {high:+.4f})",
+            f"{wins[method]:.2f}",
+            f"{ranks[method]:.1f}",
+            str(first[method]),
+            f"{average('brier', method):.4f}",
+            f"{brier_wins[method]:.2f}",
+            f"{100 * average('ece', method):.2f}",
+            f"{1000 * average('sce', method):.2f}",
+            f"{100 * average('accuracy', method):.2f}",
+            f"{statistics.median(row['seconds'] for row in rows if row['method'] == method):.3f}",
+        )
+    return result
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Differences from the temperature in NLL with their intervals, a panel for each number of classes and size."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "posthoc"
+    from matplotlib import pyplot
+
+    panels = list(groups(rows))
+    wide = len({size for _, size, _ in panels})
+    tall = -(-len(panels) // wide)
+    figure, axes = pyplot.subplots(tall, wide, figsize=(4.2 * wide, 3.2 * tall), squeeze=False, sharey=True)
+    shown = [name for name in methods() if name not in ("Identity", REFERENCE)]
+    for ax, (classes, size, some) in zip(axes.ravel(), panels, strict=False):
+        values = means(some, "nll")
+        for height, name in enumerate(reversed(shown)):
+            if name in values:
+                gap, low, high = difference(values, name)
+                colour = "tab:orange" if name.startswith(("probmetrics", "netcal")) else "tab:blue"
+                ax.plot([low, high], [height, height], color=colour)
+                ax.plot(gap, height, "o", color=colour)
+        ax.axvline(0, color="grey", linewidth=0.8)
+        ax.set_yticks(range(len(shown)), list(reversed(shown)))
+        ax.set_title(f"{classes} classes, {size} fitted", fontsize=10)
+        ax.set_xlabel("NLL minus that of temperature scaling", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; exit 2 for a folder without logits."""
+    parser = argparse.ArgumentParser(prog="benchmarks.posthoc_field")
+    parser.add_argument("folder", type=Path, help="of .npz files with logits and labels")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="how many samples to fit to")
+    parser.add_argument("--splits", type=int, default=5, help="random halves of each file")
+    parser.add_argument(
+        "--methods", nargs="+", default=list(methods()), choices=list(methods()), metavar="NAME"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers, and continue from them")
+    parser.add_argument("--figure", type=Path, metavar="SVG", help="draw differences in NLL")
+    given = parser.parse_args(arguments)
+    try:
+        rows = run(given.folder, given.sizes, given.splits, given.json, given.methods)
+    except ValueError as error:
+        parser.error(str(error))
+    console = Console(width=150)
+    for group in groups(rows):
+        console.print(table(*group))
+    if given.figure is not None:
+        draw(rows, given.figure)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
