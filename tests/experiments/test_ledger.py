@@ -48,7 +48,7 @@ class TestSelection:
 
         assert {job.seed for job in open_now} == {1, 2}
         assert len(open_now) == 4  # two rules choose two points
-        assert ledger.experiment.trainings() == 4 + 2 * 2
+        assert ledger.experiment.trainings() == 4 + 3 * 2  # there are three rules
 
     def test_seeds_may_be_others_than_before(self, tmp_path):
         ledger = made_up(tmp_path, methods=[MACC, "CrossEntropy"], seeds=2, first_seed=5)

@@ -78,12 +78,12 @@ def test_a_dry_run_without_data_counts_and_names_every_missing_set(tmp_path, mon
 
     assert [line.split(":")[0].strip() for line in lines[1:7]] == names
     assert lines[1].startswith(
-        "  CIFAR10: at most 146 trainings of 160 epochs of 45 000 training samples; its files are missing; an epoch, "
-        "timed on noise of its shape, takes about 1 min 00 s, what is left about 389 h 20 min"
+        "  CIFAR10: at most 156 trainings of 160 epochs of 45 000 training samples; its files are missing; an epoch, "
+        "timed on noise of its shape, takes about 1 min 00 s, what is left about 416 h 00 min"
     )
     assert lines[2].endswith("its files are missing; how long is unknown")
     assert [name for name in names if f"  {name} is left out: " in text] == names
-    assert "0 done; about 389 h 20 min by one worker without 5 data sets whose time is unknown" in lines[-1]
+    assert "0 done; about 416 h 00 min by one worker without 5 data sets whose time is unknown" in lines[-1]
     assert not (tmp_path / "runs").exists()
 
 

@@ -29,6 +29,7 @@ def train(ledger, job, *, accuracy=0.9, nll=0.3, scale=1.0, parts=("val", "test"
         "seconds": seconds,
         "val/accuracy": accuracy,
         "val/nll": nll,
+        "val/refinement": nll,
         "val/ece": 0.1,
         "val/sce": 0.02,
         **more,

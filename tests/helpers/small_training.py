@@ -27,7 +27,7 @@ def own_recipe(**changes):
     """A recipe for :func:`network` and :func:`tabular`."""
     values = {
         "dataset": "mine", "model": "mine", "loss": "CrossEntropy", "epochs": 2, "batch_size": 20,
-        "optimiser": {"name": "sgd", "lr": 0.1},
+        "optimiser": {"name": "sgd", "lr": 0.1}, "selection": "val_accuracy",
     }  # fmt: skip
     return Recipe(**{**values, **changes})
 

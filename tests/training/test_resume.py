@@ -24,6 +24,7 @@ from macc.training import loading as recipes
 # What must not differ; the rest are seconds and the names of folders.
 EXACT = (
     "best.safetensors",
+    "calibrator.json",
     "metrics.json",
     "recipe.yaml",
     "checkpoint/3/model.safetensors",

@@ -1,38 +1,46 @@
 """Each rule selects its epoch, and the test set decides nothing."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from helpers.small_training import network, own_recipe, tabular, trained
-from macc import training
+from macc import metrics, training
 from macc.training import engine, selection
+from macc.training.recipe import Selection
 
 
 def rows(*values):
     return [
-        {"epoch": i, "val/accuracy": a, "val/nll": n, "val/sce": s}
-        for i, (a, n, s) in enumerate(values, start=1)
+        {"epoch": i, "val/accuracy": a, "val/nll": n, "val/sce": s, "val/refinement": r}
+        for i, (a, n, s, r) in enumerate(values, start=1)
     ]
 
 
 HISTORY = rows(
-    (0.900, 0.50, 0.010), (0.903, 0.40, 0.012), (0.906, 0.45, 0.030), (0.906, 0.60, 0.020), (0.7, 0.9, 0.001)
+    (0.900, 0.50, 0.010, 0.4),
+    (0.903, 0.40, 0.012, 0.4),
+    (0.906, 0.45, 0.030, 0.4),
+    (0.906, 0.60, 0.020, 0.3),
+    (0.700, 0.90, 0.001, 0.3),
 )
 
 
 @pytest.mark.parametrize(
-    ("rule", "epoch"), [("val_accuracy", 3), ("val_nll", 2), ("val_sce", 2), ("last", 5)]
+    ("rule", "epoch"),
+    [("val_accuracy", 3), ("val_nll", 2), ("val_refinement", 4), ("val_sce", 2), ("last", 5)],
 )
 def test_each_rule_selects_its_epoch(rule, epoch):
     assert selection.chosen_epoch(HISTORY, rule) == epoch
 
 
-@pytest.mark.parametrize("rule", ["val_accuracy", "val_nll", "val_sce", "last"])
+@pytest.mark.parametrize("rule", get_args(Selection))
 def test_the_weights_of_whatever_is_chosen_later_are_kept(rule):
     """Epoch by epoch, keeping only candidates, the choice is always among what was kept."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
-        values = torch.rand(12, 3, generator=generator)
+        values = torch.rand(12, 4, generator=generator)
         values[:, 0] = 0.9 + (values[:, 0] * 10).round() / 1000
         history, kept = rows(*values.tolist()), set()
         for end in range(1, 13):
@@ -49,6 +57,19 @@ def test_the_weights_are_those_of_the_chosen_epoch(tmp_path):
 
     assert float((model(x).argmax(1) == y).double().mean()) == pytest.approx(best["val/accuracy"])
     assert run.metrics["val"]["accuracy"]["value"] == pytest.approx(best["val/accuracy"])
+
+
+def test_the_default_is_the_loss_after_temperature_scaling(tmp_path):
+    values = own_recipe(epochs=8, optimiser={"name": "sgd", "lr": 1.0}).to_dict()
+    del values["selection"]
+    recipe = training.Recipe(**values)
+    run, model = trained(recipe, out=tmp_path)
+    best = min(run.history, key=lambda row: row["val/refinement"])
+    x, y = tabular()["val"]
+
+    assert recipe.selection == "val_refinement"
+    assert best["val/refinement"] < run.history[-1]["val/refinement"]  # or there is nothing to see
+    assert metrics.refinement(model(x), y, from_logits=True) == pytest.approx(best["val/refinement"])
 
 
 def test_the_test_set_decides_nothing(tmp_path):
@@ -101,7 +122,13 @@ def test_another_rules_epoch_is_left_as_the_run_it_would_give(tmp_path):
 
     assert len(set(chosen)) == 3  # or there is nothing to see
     assert len([path for path in (tmp_path / "a").iterdir() if path.is_dir()]) == 3
-    for name in ("recipe.yaml", "best.safetensors", "metrics.json", "predictions/test.npz"):
+    for name in (
+        "recipe.yaml",
+        "best.safetensors",
+        "calibrator.json",
+        "metrics.json",
+        "predictions/test.npz",
+    ):
         assert (twin.path / name).read_bytes() == (alone.path / name).read_bytes(), name
     assert [{**row, "seconds": 0} for row in twin.history] == [{**row, "seconds": 0} for row in alone.history]
     assert twin.environment["run_sha256"] == alone.environment["run_sha256"]

@@ -11,7 +11,7 @@ from macc.experiments.columns import column, compared, main
 from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.measure import Predictions
 from macc.experiments.result import LEVEL, Cell, Comparison, Result
-from macc.experiments.spec import Method, half_of
+from macc.experiments.spec import RULE_TEXT, Method, half_of
 from macc.metrics.comparing import paired
 from macc.metrics.intervals import MeanOfSets
 from macc.metrics.over_runs import interval, paired_p
@@ -20,7 +20,6 @@ from macc.training.recipe import Head
 JUDGED = "ece"
 """The metric of the sentences about MACC; of the other main metrics they say the verdicts alone."""
 MOST_NAMED = 4
-RULE_TEXT = {"val_accuracy": "validation accuracy, the paper's rule", "val_nll": "validation NLL"}
 _WHY = {
     "task": "its own task loss",
     "dropout": "the same head with single-pass dropout",

@@ -9,11 +9,11 @@ from macc import __version__
 from macc.experiments import measure
 from macc.experiments.catalog import LocalDataSet
 from macc.experiments.columns import OF_RUNS, column, compared, main
-from macc.experiments.findings import RULE_TEXT, add_findings
+from macc.experiments.findings import add_findings
 from macc.experiments.ledger import Job, Ledger
 from macc.experiments.measure import Measured, Predictions, read
 from macc.experiments.result import Cell, Member, Result
-from macc.experiments.spec import RULES, Method, Rule
+from macc.experiments.spec import RULE_TEXT, RULES, Method, Rule
 from macc.metrics.over_runs import interval
 from macc.training.runs import Run
 
@@ -102,10 +102,10 @@ def _selected(result: Result, ledger: Ledger) -> list[str]:
     """What validation chose, wherever there was a choice."""
     found = []
     for dataset in ledger.catalog.datasets:
-        for rule in result.rules(dataset.name):
+        for rule in (rule for rule in RULES if rule in result.rules(dataset.name)):
             words = []
             for method in ledger.trained(dataset):
-                point = ledger.chosen(dataset, method, "val_nll" if rule == "val_nll" else "val_accuracy")
+                point = ledger.chosen(dataset, method, rule)
                 if point and ledger.is_searched(dataset, method):
                     words.append(f"{method.title}: {', '.join(f'{k} {v}' for k, v in point.items())}")
             if words:

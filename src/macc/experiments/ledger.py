@@ -13,7 +13,7 @@ from macc import losses
 from macc.experiments import grid
 from macc.experiments.catalog import Catalog, LocalDataSet
 from macc.experiments.grid import Point
-from macc.experiments.spec import RULES, Experiment, Method, Rule, half_of
+from macc.experiments.spec import RULE_TEXT, RULES, Experiment, Method, Rule, half_of
 from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe, Selection
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch
@@ -31,13 +31,13 @@ class Job:
     point: tuple[tuple[str, Any], ...]
     seed: int
     rule: Rule = "val_accuracy"
-    """Which epoch it keeps, where the recipe leaves it to the paper's rule."""
+    """Which epoch it keeps, unless the recipe has a rule that tables are not made by."""
 
     @property
     def text(self) -> str:
         """What progress calls it."""
         values = ", ".join(f"{name} {value}" for name, value in self.point)
-        by = "" if self.rule == "val_accuracy" else ", epoch by validation NLL"
+        by = "" if self.rule == "val_accuracy" else f", epoch by {RULE_TEXT[self.rule]}"
         return f"{self.dataset}: {self.method}{f' ({values})' if values else ''}, seed {self.seed}{by}"
 
 
@@ -111,8 +111,6 @@ class Ledger:
             changes[key] = value
         if method.p_of is not None:
             changes |= self._control(dataset, method.p_of)
-        if job.rule == "val_nll":
-            changes["selection"] = "val_nll"
         if self.experiment.kind == "convergence":
             changes["epoch_predictions"] = ["test"]
         # What is given later counts, and a key stands where it was given last.
@@ -120,6 +118,11 @@ class Ledger:
         try:
             # The recipe's own loss would be checked against settings that are not meant for it.
             found = self.catalog.load_recipe(dataset.recipe, overrides, loss=half_of(loss, 2), seed=job.seed)
+            if found.selection in RULES:
+                overrides = {**overrides, "selection": job.rule}
+                found = self.catalog.load_recipe(
+                    dataset.recipe, overrides, loss=half_of(loss, 2), seed=job.seed
+                )
             if half_of(loss, 2) != loss:
                 steps = _steps(found, found.subset.train or dataset.samples)
                 found = self.catalog.load_recipe(
@@ -178,9 +181,9 @@ class Ledger:
         return self._scores[job, kept]
 
     def _selection(self, job: Job, rule: Rule) -> Selection:
-        """How an epoch is selected: by the rule, unless the recipe departs from the paper's."""
+        """How an epoch is selected: by the rule, unless the recipe has one that tables are not made by."""
         own = self.recipe(job).selection
-        return rule if own == "val_accuracy" else own
+        return rule if own in RULES else own
 
     def ready(self, dataset: LocalDataSet, method: Method) -> bool:
         """Whether it is known what a method's trainings are: the control waits for the dropout rate it takes."""
@@ -197,7 +200,7 @@ class Ledger:
     def chosen(self, dataset: LocalDataSet, method: Method, rule: Rule) -> Point | None:
         """The point that a rule selects by validation alone, once every point is done; ties as in the paper.
 
-        The best validation accuracy or NLL; of equal ones the smaller weight of the penalties, then the smaller
+        The best validation accuracy, NLL or refinement; of equal ones the smaller weight of the penalties, then the smaller
         dropout rate, then the first of the grid.
         """
         if not self.ready(dataset, method):
@@ -238,12 +241,11 @@ class Ledger:
         return [self._kept(self.job(dataset, method, point, seed), rule) for seed in self.seeds]
 
     def _kept(self, job: Job, rule: Rule) -> Job:
-        """The training with the epoch that a rule keeps: the same one where it keeps the same epoch."""
-        if rule == "val_accuracy" or not self.run(job).finished:
+        """The training with the epoch that a rule keeps: that of the first rule that keeps it."""
+        if not self.run(job).finished:
             return job
-        if self.scores(job, rule)["epoch"] == self.scores(job)["epoch"]:
-            return job
-        return replace(job, rule=rule)
+        epoch = self.scores(job, rule)["epoch"]
+        return replace(job, rule=next(each for each in RULES if self.scores(job, each)["epoch"] == epoch))
 
     def is_searched(self, dataset: LocalDataSet, method: Method) -> bool:
         """Whether Optuna goes through a method's points: there are several."""

@@ -126,7 +126,7 @@ class Result:
         return cast("Mapping[tuple[str, ...], Cell]", self.__dict__["_by_key"])
 
     def rules(self, dataset: str) -> list[str]:
-        """The rules of selection with different runs or, of an average, values: the first, and the second where it differs."""
+        """The rules of selection with different runs or, of an average, values: the first of those with the same."""
         found: dict[str, dict[tuple[str | int, ...], Any]] = {}
         for run in self.runs:
             if run.dataset == dataset:
@@ -135,8 +135,11 @@ class Result:
             if cell.dataset == dataset:
                 values = [None if math.isnan(value) else value for value in cell.values]  # NaN equals nothing
                 found.setdefault(cell.rule, {})[cell.test, cell.method, cell.metric] = values
-        first, *others = found or {"val_accuracy": {}}
-        return [first, *(rule for rule in others if found[rule] != found[first])]
+        different: list[str] = []
+        for rule, runs in found.items():
+            if not any(found[other] == runs for other in different):
+                different.append(rule)
+        return different or ["val_accuracy"]
 
     @property
     def first_seed(self) -> int:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from macc.experiments.columns import column as column_of
-from macc.experiments.findings import RULE_TEXT
 from macc.experiments.result import LEVEL, Cell, Result
+from macc.experiments.spec import RULE_TEXT
 from macc.io.json import finite
 from macc.metrics import headline_errors
 from macc.tables import Column, Entry, Table, Unit, escape_latex, escape_markdown

@@ -277,7 +277,7 @@ class Worker:
 def fit(ledger: Ledger, job: Job, **options: Any) -> Run:
     """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody looks at again."""
     recipe, catalog = ledger.recipe(job), ledger.catalog
-    also = [rule for rule in RULES if rule != "val_accuracy"] if recipe.selection == "val_accuracy" else []
+    also = [rule for rule in RULES if rule != recipe.selection] if recipe.selection in RULES else []
     return training.fit(
         recipe,
         data=catalog.splits(catalog[job.dataset]),

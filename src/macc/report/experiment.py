@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macc.experiments import Result, load_result
-from macc.experiments.findings import RULE_TEXT
-from macc.experiments.spec import safe_name
+from macc.experiments.spec import RULE_TEXT, safe_name
 from macc.experiments.tables import block_table, marked, tables
 from macc.io.writing import write_whole
 from macc.report import page

@@ -20,11 +20,13 @@ from macc.data import Splits
 from macc.io.json import write_json
 from macc.io.tensors import write_tensors
 from macc.io.writing import full_disk_explained, remove_leftovers, write_bytes
+from macc.posthoc import Temperature
 from macc.training import checkpoints, engine, frozen
 from macc.training import loading as recipes
 from macc.training._interrupts import StopRequest
 from macc.training._memory import full_memory_explained
 from macc.training.building import Tensors, model_for, splits_for
+from macc.training.calibrating import fitted_to
 from macc.training.engine import Learner
 from macc.training.inputs import FILE as INPUTS
 from macc.training.inputs import Inputs
@@ -83,8 +85,8 @@ def fit(
         show: Tell on standard output how far it is.
         checkpoint_seconds: Time after which a checkpoint is also written within an epoch.
         resamples: Behind the intervals of ``metrics.json``, 1000 where not given; 100 are quicker and rougher.
-        also: Other rules of selection. Where one selects another epoch, what it selects is left as the finished
-            run that the recipe with this ``selection`` gives, without a second training.
+        also: Other rules of selection. Where one selects an epoch that none before it does, what it selects is left
+            as the finished run that the recipe with this ``selection`` gives, without a second training.
         on_epoch: Called with the row of every epoch that is done, as in ``history.jsonl``; what it raises
             stops the run, which can be gone on from.
 
@@ -157,13 +159,20 @@ def fit(
             )
             learner = _train(recipe, whole, splits, accelerator, recorder, here)
             count = RESAMPLES if resamples is None else resamples
+            left = {chosen_epoch(learner.history, recipe.selection)}
             for twin, twin_key in twins:
-                _leave_twin(learner, whole, run, twin, Run(run_path(out, twin, twin_key)), twin_key, count)
-            _finish(learner, whole, run, run, recipe.selection, count)
+                epoch = chosen_epoch(learner.history, twin.selection)
+                if epoch not in left:
+                    left.add(epoch)
+                    _leave_twin(
+                        learner, whole, run, twin, Run(run_path(out, twin, twin_key)), twin_key, count
+                    )
+            _finish(learner, whole, run, run, recipe, count)
             if accelerator.is_main_process:
                 shutil.rmtree(run.path / "candidates", ignore_errors=True)
             epoch = chosen_epoch(learner.history, recipe.selection)
             display.say(f"weights of epoch {epoch} ({recipe.selection})")
+            _say_how_calibrated(display, run)
         elif model is not None:
             checkpoints.load_module(whole, run.weights(), run.path / "best.safetensors")
             whole.to(accelerator.device)
@@ -289,6 +298,18 @@ def _say_where(display: Display, recipe: Recipe, run: Run, learner: Learner, her
             display.say(f"the result may differ in its last bits: {'; '.join(changed)}")
 
 
+def _say_how_calibrated(display: Display, run: Run) -> None:
+    calibrator = run.calibrator
+    if calibrator is None:
+        return
+    what = type(calibrator).__name__
+    if isinstance(calibrator, Temperature):
+        what = f"temperature {calibrator.temperature:.3g}"
+    display.say(f"calibrated on the validation set: {what}")
+    for note in calibrator.notes:
+        display.say(f"warning: {note}")
+
+
 @contextmanager
 def _showing(display: Display, learner: Learner) -> Iterator[None]:
     steps = len(learner.batches_of_epoch)
@@ -322,11 +343,12 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
 
 
 def _finish(
-    learner: Learner, whole: nn.Module, trained: Run, run: Run, rule: Selection, resamples: int
+    learner: Learner, whole: nn.Module, trained: Run, run: Run, recipe: Recipe, resamples: int
 ) -> None:
-    """The weights a rule selects, the predictions of validation and test with them, and the metrics of those."""
+    """The weights a recipe selects, the predictions of validation and test with them, the calibrator, the metrics."""
     learner.accelerator.wait_for_everyone()  # for the main process to have written the last weights
-    kept, best = weights_path(trained, chosen_epoch(learner.history, rule)), run.path / "best.safetensors"
+    kept = weights_path(trained, chosen_epoch(learner.history, recipe.selection))
+    best = run.path / "best.safetensors"
     main = learner.accelerator.is_main_process
     if kept.is_file():
         checkpoints.load_module(learner.model, load_file(kept), kept)
@@ -336,23 +358,30 @@ def _finish(
     learner.accelerator.wait_for_everyone()
     if main:
         write_tensors(best, whole.state_dict())
-    measured = {}
-    for split in ("val", "test"):
-        logits, labels = engine.predicted_logits(learner, split), learner.data.parts()[split].labels.cpu()
-        if main:
-            run.write_predictions(split, logits=logits, labels=labels)
-            measured[split] = measure(logits, labels, resamples)
-    if main:
-        write_json(run.path / "metrics.json", measured)
+    found = {
+        split: (engine.predicted_logits(learner, split), learner.data.parts()[split].labels.cpu())
+        for split in ("val", "test")
+    }
+    if not main:
+        return
+    measured: dict[str, Any] = {}
+    for split, (logits, labels) in found.items():
+        run.write_predictions(split, logits=logits, labels=labels)
+        measured[split] = measure(logits, labels, resamples, from_logits=True)
+    if recipe.calibrate != "none":
+        calibrator = fitted_to(*found["val"], recipe.calibrate, learner.data.classes)
+        calibrator.save(run.path / "calibrator.json", classes=learner.data.classes)
+        logits, labels = found["test"]
+        measured["calibrated"] = {"test": measure(calibrator(logits.double()), labels, resamples)}
+    write_json(run.path / "metrics.json", measured)
 
 
 def _leave_twin(
     learner: Learner, whole: nn.Module, run: Run, recipe: Recipe, twin: Run, key: str, resamples: int
 ) -> None:
-    """The run that another rule of selection gives, unless it is the same epoch's or its weights were not kept."""
+    """The run that another rule of selection gives, unless the weights of its epoch were not kept."""
     epoch = chosen_epoch(learner.history, recipe.selection)
-    same = epoch == chosen_epoch(learner.history, learner.recipe.selection)
-    if same or twin.finished or not weights_path(run, epoch).is_file():
+    if twin.finished or not weights_path(run, epoch).is_file():
         return
     with ExitStack() as stack:
         try:
@@ -368,9 +397,10 @@ def _leave_twin(
             if recipe.epoch_predictions:
                 epochs = Path("predictions") / "epochs"
                 shutil.copytree(run.path / epochs, twin.path / epochs, dirs_exist_ok=True)
-        _finish(learner, whole, run, twin, recipe.selection, resamples)
+        _finish(learner, whole, run, twin, recipe, resamples)
 
 
-def measure(logits: Tensor, labels: Tensor, resamples: int) -> dict[str, Any]:
+def measure(scores: Tensor, labels: Tensor, resamples: int, *, from_logits: bool = False) -> dict[str, Any]:
     """``{metric: {value, low, high}}``, every metric there is."""
-    return dict(json.loads(metrics.evaluate(logits, labels, from_logits=True, resamples=resamples).to_json()))
+    found = metrics.evaluate(scores, labels, from_logits=from_logits, resamples=resamples)
+    return dict(json.loads(found.to_json()))

@@ -164,9 +164,11 @@ def row_text(row: Mapping[str, Any]) -> str:
 
 
 def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The numbers of each split with their intervals."""
+    """The numbers of each split with their intervals, and after the calibrator where there is one."""
     table = Table("split", *(metric.heading for metric in headline().values()))
-    for split, values in metrics.items():
+    rows = {split: values for split, values in metrics.items() if split != "calibrated"}
+    rows |= {f"{split}, calibrated": values for split, values in metrics.get("calibrated", {}).items()}
+    for split, values in rows.items():
         table.add_row(split, *(_cell(values.get(name), metric.unit) for name, metric in headline().items()))
     return table
 
@@ -185,12 +187,15 @@ def _cell(estimate: Mapping[str, Any] | None, unit: Unit) -> str:
 
 def result_text(run: Path) -> str:
     """Where the files of a run are, and what to do with them."""
+    calibrator = ["  calibrator.json         fitted to validation; `macc apply` reads it"]
+    calibrator = calibrator if (run / "calibrator.json").is_file() else []
     return "\n".join(
         [
             f"{run}",
             "  metrics.json            every metric of validation and test, with intervals",
             "  predictions/test.npz    logits and labels; `macc evaluate` reads it",
             "  best.safetensors        the selected weights",
+            *calibrator,
             "  history.jsonl           one line an epoch",
         ]
     )

@@ -163,7 +163,10 @@ HeadSetting = Annotated[
 ]
 
 
-Selection = Literal["val_accuracy", "val_nll", "val_sce", "last"]
+Selection = Literal["val_accuracy", "val_nll", "val_refinement", "val_sce", "last"]
+
+
+Calibrate = Literal["temperature", "auto", "none"]
 
 
 _UNIONS = ("optimiser", "schedule", "head")
@@ -220,7 +223,13 @@ class Recipe(_Values):
     clip: Annotated[Positive | None, Field(description="Largest norm of the gradient.")] = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
-    selection: Annotated[Selection, Field(description="Which epoch's weights are kept.")] = "val_accuracy"
+    selection: Annotated[Selection, Field(description="Which epoch's weights are kept.")] = "val_refinement"
+    calibrate: Annotated[
+        Calibrate,
+        Field(
+            description="What is fitted to the validation logits at the end; auto: the best of all calibrators."
+        ),
+    ] = "temperature"
     epoch_predictions: Annotated[
         list[str], Field(description="Splits whose logits are written after every epoch.")
     ] = []
@@ -326,11 +335,13 @@ class Recipe(_Values):
         """The values that decide the result, as they enter the hash of a run.
 
         Who watches the training and how many samples are predicted at once change nothing, nor does the
-        spelling of the loss.
+        spelling of the loss. A run that ends without a calibrator is the run it was before there were any.
         """
         from macc import losses
 
         values = self.model_dump(mode="json", exclude={"trackers", "eval_batch_size"})
+        if self.calibrate == "none":
+            del values["calibrate"]
         return {**values, "loss": str(losses.parse(self.loss))}
 
     def to_yaml(self) -> str:

@@ -25,6 +25,8 @@ from macc.data import Splits
 from macc.io.arrays import read_npz, write_arrays
 from macc.io.json import json_bytes
 from macc.io.writing import write_bytes
+from macc.posthoc import Calibrator
+from macc.posthoc import load as load_calibrator
 from macc.training import loading as recipes
 from macc.training.recipe import Recipe
 from macc.words import slug
@@ -85,8 +87,14 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """``{split: {metric: {value, low, high}}}``."""
+        """``{split: {metric: {value, low, high}}}``, and under ``"calibrated"`` the same after the calibrator."""
         return self.read_json("metrics.json")
+
+    @property
+    def calibrator(self) -> Calibrator | None:
+        """What was fitted to the validation logits; ``None`` with ``calibrate: none``, and in old runs."""
+        path = self.path / "calibrator.json"
+        return load_calibrator(path) if path.is_file() else None
 
     @property
     def environment(self) -> dict[str, Any]:

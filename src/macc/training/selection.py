@@ -14,8 +14,10 @@ Row = dict[str, Any]
 def chosen_epoch(history: Sequence[Row], rule: Selection) -> int:
     """The epoch that a rule selects; the first of equal ones.
 
-    ``val_accuracy`` is the paper's rule: the first strict maximum. ``val_nll`` takes the least negative log
-    likelihood, ``val_sce`` the least SCE among epochs within 0.5 points of the best accuracy, ``last`` the last.
+    ``val_refinement`` takes the least negative log-likelihood after temperature scaling, because every run ends
+    with its scale mended. ``val_accuracy`` is the paper's rule: the first strict maximum. ``val_nll`` takes the least
+    negative log-likelihood, ``val_sce`` the least SCE among epochs within 0.5 points of the best accuracy, ``last``
+    the last.
 
     Example:
         >>> rows = [{"epoch": 1, "val/accuracy": 0.9}, {"epoch": 2, "val/accuracy": 0.9}]
@@ -26,10 +28,10 @@ def chosen_epoch(history: Sequence[Row], rule: Selection) -> int:
         return int(history[-1]["epoch"])
     if rule == "val_accuracy":
         best = max(history, key=lambda row: row["val/accuracy"])
-    elif rule == "val_nll":
-        best = min(history, key=lambda row: row["val/nll"])
-    else:
+    elif rule == "val_sce":
         best = min(_accurate(history), key=lambda row: row["val/sce"])
+    else:
+        best = min(history, key=lambda row: row[f"val/{rule.removeprefix('val_')}"])
     return int(best["epoch"])
 
 
