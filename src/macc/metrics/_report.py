@@ -14,6 +14,7 @@ from macc.io.json import finite
 from macc.metrics._metric import Metric, metrics_of, registry
 from macc.metrics._resampling import Draws, Resampling
 from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_bins
+from macc.metrics.frames import read_columns
 from macc.metrics.inputs import (
     Array,
     Predictions,
@@ -266,9 +267,10 @@ class Report:
 
 
 def evaluate(
-    probs: Array,
-    labels: Array,
+    data: Any = None,
+    labels: Array | str | None = None,
     *,
+    probs: Any = None,
     variance: Array | None = None,
     metrics: Iterable[str] | None = None,
     classes: Sequence[str] | None = None,
@@ -292,8 +294,11 @@ def evaluate(
     two classes can cancel.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``, or names of ``classes``.
+        data: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two. Or a data frame of pandas, polars or pyarrow, or a data
+            set of Hugging Face, of which ``labels`` and ``probs`` name columns.
+        labels: Class indices ``(N,)``, or names of ``classes``; of a frame the name of a column.
+        probs: Of a frame, the columns of the classes in their order, or one column with the probability of class 1
+            or with lists; by default every column of numbers but the labels. The report says which were taken.
         variance: Variance ``(N, K)`` of the logits under dropout, as :func:`macc.moments` gives it. The report then says
             how well the paper's certainty of the predicted class ranks right above wrong predictions
             (``failure_auroc_by_certainty``), beside confidence.
@@ -304,7 +309,7 @@ def evaluate(
         confidence: Level of the intervals, in ``(0, 1)``.
         resamples: Number of bootstrap resamples, at least 100.
         seed: Seed of the resamples; the same seed gives the same report.
-        from_logits: ``probs`` holds logits.
+        from_logits: The scores are logits.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
         on_progress: Called with the share of the work done.
 
@@ -331,8 +336,20 @@ def evaluate(
     check_bins(bins)
     check_confidence(confidence)
     check_resamples(resamples)
+    notes: tuple[str, ...] = ()
+    if isinstance(labels, str):
+        data, labels, classes, note = read_columns(data, labels, probs, classes)
+        notes = (note,)
+    elif probs is not None:
+        if data is not None:
+            raise ValueError(
+                "probs names columns of a data frame whose column of labels is named too: labels='label'"
+            )
+        data = probs
+    if data is None or labels is None:
+        raise ValueError("evaluate needs probabilities and labels: evaluate(probs, labels)")
     labels = named_labels(labels, classes)
-    given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=normalise))
+    given = on_cpu(predictions(data, labels, from_logits=from_logits, normalise=normalise))
     certainty = None if variance is None else _certainty(given, variance)
     wanted = check_names(metrics, given.num_classes, certainty=certainty is not None)
     names = class_names(classes, given.num_classes)
@@ -366,7 +383,7 @@ def evaluate(
         given.num_samples,
         given.num_classes,
         confidence,
-        notes=_certainty_note(estimates),
+        notes=(*notes, *_certainty_note(estimates)),
         positive=None if one is None else Positive(names[one], binned(class_labels(given.blocks(), one))),
     )
 

@@ -1,0 +1,123 @@
+"""Predictions in columns of a data frame: pandas, polars, pyarrow, and data sets of Hugging Face."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from macc.words import did_you_mean, listed, quoted
+
+
+class Columns(NamedTuple):
+    """What was taken of a frame, and a sentence that says so."""
+
+    scores: npt.NDArray[Any]
+    labels: npt.NDArray[Any] | list[str]
+    classes: list[str] | None
+    note: str
+
+
+def read_columns(
+    frame: Any, labels: str, scores: str | Sequence[str] | None, classes: Sequence[str] | None
+) -> Columns:
+    """Scores and labels from the columns of a frame.
+
+    Args:
+        frame: A frame of pandas, polars or pyarrow, or a data set of Hugging Face.
+        labels: Name of the column of labels.
+        scores: Names of the columns of the classes in their order; or one name, of the probability of class 1 or of
+            a column that has a list in each row. By default every column of numbers but the labels.
+        classes: Names of the classes in place of those of the columns.
+
+    Returns:
+        Scores ``(N, K)`` or ``(N,)``, copied once, labels, and the names of the classes where there are any.
+
+    Example:
+        >>> import polars
+        >>> frame = polars.DataFrame({"cat": [0.9, 0.2], "dog": [0.1, 0.8], "y": ["cat", "dog"]})
+        >>> read_columns(frame, "y", None, None).note
+        "Taken of the frame: labels from 'y', probabilities from 'cat', 'dog'."
+    """
+    table = _table(frame)
+    named = [scores] if isinstance(scores, str) else None if scores is None else list(scores)
+    for name in (labels, *(named or ())):
+        if name not in table.columns:
+            raise ValueError(
+                f"the frame has no column {quoted(str(name))}; {did_you_mean(str(name), table.columns)}"
+            )
+    if named is None:
+        named = [name for name in table.columns if name != labels and table[name].dtype.is_numeric()]
+        if len(named) < 2:
+            raise ValueError(
+                f"the frame has {len(named)} columns of numbers beside {quoted(labels)}; name those of the "
+                f"classes with probs=[…]: its columns are {listed(list(table.columns))}"
+            )
+    if labels in named or len(set(named)) < len(named):
+        raise ValueError(f"probs names {listed(named)}; name each column of a class once, and not the labels")
+    if table[labels].null_count():
+        raise ValueError(f"the column {quoted(labels)} has no label in some rows; leave these rows out")
+    if isinstance(scores, str):
+        values, names = _one_column(table[scores]), None
+    else:
+        values, names = table.select(named).to_numpy(), [str(name) for name in named]
+    note = f"Taken of the frame: labels from {quoted(labels)}, probabilities from {', '.join(map(quoted, map(str, named)))}."
+    found = _labels(table[labels])
+    if classes is None and names is not None and not isinstance(found, list):
+        _refuse_ambiguous(labels, names)
+    return Columns(values, found, names if classes is None else list(classes), note)
+
+
+def _table(frame: Any) -> Any:
+    """The frame as narwhals sees it."""
+    try:
+        import narwhals.stable.v2 as nw
+    except ImportError as error:
+        raise ValueError(
+            f"columns of a data frame need narwhals ({error}); install it with: pip install 'macc-torch[frames]'"
+        ) from None
+    if type(frame).__module__.partition(".")[0] == "datasets":
+        if not hasattr(frame, "with_format") or not hasattr(frame, "num_rows") or isinstance(frame, dict):
+            raise ValueError(f"a {type(frame).__name__} has no rows in memory; pass one split of a data set")
+        frame = frame.with_format("arrow")[:]
+    try:
+        return nw.from_native(frame, eager_only=True)
+    except TypeError:
+        raise ValueError(
+            f"labels is the name of a column, and {type(frame).__name__} is no data frame in memory; pass a frame of "
+            "pandas, polars or pyarrow, or arrays"
+        ) from None
+
+
+def _one_column(column: Any) -> npt.NDArray[Any]:
+    """The numbers of a column, or the rows of a column of lists."""
+    if column.dtype.is_numeric():
+        return np.asarray(column.to_numpy())
+    rows = column.to_list()
+    try:
+        return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"the column {quoted(column.name)} must have a number in each row, or lists of the same length"
+        ) from None
+
+
+def _labels(column: Any) -> npt.NDArray[Any] | list[str]:
+    if column.dtype.is_integer():
+        return np.asarray(column.to_numpy())
+    values = column.to_list()
+    if all(isinstance(value, bool) for value in values):
+        return np.array(values, dtype=np.int64)
+    return (
+        [str(value) for value in values] if not column.dtype.is_numeric() else np.asarray(column.to_numpy())
+    )
+
+
+def _refuse_ambiguous(labels: str, names: list[str]) -> None:
+    """Refuse whole-number labels beside classes that are named by other whole numbers."""
+    for index, name in enumerate(names):
+        if name.isdecimal() and int(name) != index:
+            raise ValueError(
+                f"the labels in {quoted(labels)} are numbers, and so is the name of the column {quoted(name)}, which is "
+                f"class {index}; make the labels text if they name columns, or pass classes=[…] if they are indices"
+            )
