@@ -19,7 +19,7 @@ from rich.table import Table
 from macc.training.runs import processor, source_commit
 
 # Training first: it sees to it, before torch asks the processor, that bf16 runs on this machine.
-PARTS = ("training", "core", "metrics", "data", "corruptions", "posthoc", "operation", "large")
+PARTS = ("training", "core", "metrics", "data", "corruptions", "posthoc", "operation", "ship", "large")
 
 
 def main(arguments: Sequence[str]) -> int:

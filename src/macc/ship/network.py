@@ -107,7 +107,8 @@ class Network(nn.Module):
         unit = 255 if inputs.dtype == torch.uint8 else 1
         values = inputs.float()
         if self.scaled:
-            return (values - getattr(self, f"mean{unit}")) * getattr(self, f"scale{unit}")  # type: ignore[no-any-return]
+            mean, scale = self.get_buffer(f"mean{unit}"), self.get_buffer(f"scale{unit}")
+            return (values - mean).mul_(scale)
         return values / unit if unit > 1 else values
 
 
