@@ -5,7 +5,6 @@ import torch
 
 import macc
 from macc import losses, metrics, posthoc
-from macc.metrics._partial import Partial
 from macc.posthoc._base import methods
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -22,7 +21,7 @@ def streamed():
 
 
 def partial():
-    found = Partial(3)
+    found = metrics.Calibration(3, intervals=True)
     found.update(PROBS, LABELS)
     return found.report()["sce"]
 

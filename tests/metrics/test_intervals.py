@@ -11,7 +11,6 @@ from scipy.stats import binom, binomtest
 import macc
 from helpers.synthetic import Constant, Population, draw
 from macc import metrics
-from macc.metrics._partial import Partial
 from macc.metrics.limits import broken_limits
 
 NAMES = ["ece", "sce", "mce", "rmsce", "refinement"]
@@ -191,6 +190,6 @@ def _constant(stated, right, n, names, *, streamed=False):
     probs, labels = np.tile([stated, 1 - stated], (n, 1)), (np.arange(n) >= right).astype(int)
     if not streamed:
         return macc.evaluate(probs, labels, metrics=names, resamples=200, seed=right)
-    state = Partial(2, seed=right)
+    state = metrics.Calibration(2, seed=right, intervals=True)
     state.update(probs, labels)
     return state.report(metrics=names)

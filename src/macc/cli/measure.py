@@ -67,14 +67,16 @@ def evaluate(
     wanted = listed(metrics)
     with progress("measuring") as on_progress:
         if state is not None or source.num_rows > max_rows_in_memory:
-            from macc.metrics._partial import check_streamed
+            from macc.metrics.streaming import check_streamed
             from macc.predictions import stream
 
             check_streamed(wanted, source.num_classes)
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
             report = sums.report(confidence=confidence, metrics=wanted, resamples=resamples)
             if state is not None:
-                sums.save(state)
+                from macc.metrics import states
+
+                states.save(sums, state)
         else:
             from macc.predictions import read_variance
 
@@ -114,13 +116,13 @@ def merge(
 ) -> None:
     """Put the parts of one data set together that were evaluated apart, on any machines."""
     from macc.io.writing import check_outputs
-    from macc.metrics._partial import merged
+    from macc.metrics import states as kept
 
     check_outputs({"--json": json, "--state": state}, states)
-    sums = merged(states)
+    sums = kept.merged(states)
     report = sums.report(confidence=confidence)
     if state is not None:
-        sums.save(state)
+        kept.save(sums, state)
     also_write(json, report.to_dict())
     say(str(report))
 
@@ -200,7 +202,7 @@ def check(
         limits[metric] = min(limit, limits.get(metric, limit))
     with progress("measuring") as on_progress:
         if source.num_rows > max_rows_in_memory:
-            from macc.metrics._partial import check_streamed
+            from macc.metrics.streaming import check_streamed
             from macc.predictions import stream
 
             check_streamed(list(limits), source.num_classes)

@@ -6,8 +6,6 @@ from typing import Any
 from torch import Tensor
 
 from macc.metrics import Calibration
-from macc.metrics._streaming import Sums, summary
-from macc.metrics.inputs import check_bins, check_num_classes
 from macc.words import did_you_mean
 
 try:
@@ -45,10 +43,6 @@ class CalibrationMetric(Metric):
     higher_is_better = False
     full_state_update = False
 
-    gaps: Tensor
-    top: Tensor
-    scores: Tensor
-
     def __init__(
         self,
         num_classes: int,
@@ -60,36 +54,33 @@ class CalibrationMetric(Metric):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_num_classes(num_classes)
-        check_bins(bins)
-        self.num_classes = num_classes
-        self.bins = bins
-        self.from_logits = from_logits
-        self.normalise = normalise
-        self.names = _checked(names)
-        for name, zeros in Sums.zeros(num_classes, bins)._asdict().items():
-            self.add_state(name, zeros, dist_reduce_fx="sum")
+        # It checks the options and each batch; its sums are the state that torchmetrics keeps and adds up.
+        self._batch = Calibration(num_classes, bins, from_logits=from_logits, normalise=normalise, sync=False)
+        self.names = _checked(names, num_classes)
+        for name, zeros in self._batch.sums().parts.items():
+            self.add_state(name, zeros.clone(), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take in probabilities ``(N, K)`` and labels ``(N,)``; the names are those of torchmetrics."""
-        batch = Sums.zeros(self.num_classes, self.bins)
-        batch.add(batch.fitting(preds, target, from_logits=self.from_logits, normalise=self.normalise))
-        self.gaps = self.gaps + batch.gaps.to(self.gaps.device)
-        self.top = self.top + batch.top.to(self.top.device)
-        self.scores = self.scores + batch.scores.to(self.scores.device)
+        self._batch.reset()
+        self._batch.update(preds, target)
+        for name, part in self._batch.sums().parts.items():
+            kept = getattr(self, name)
+            setattr(self, name, kept + part.to(kept.device))
 
     def compute(self) -> dict[str, Any]:
         """The metrics of all samples so far, as :meth:`macc.metrics.Calibration.compute` gives them."""
-        found = summary(Sums(self.gaps.cpu(), self.top.cpu(), self.scores.cpu()))
+        sums = self._batch.sums()
+        found = sums.having({name: getattr(self, name).cpu() for name in sums.parts}).values()
         return found if self.names is None else {name: found[name] for name in self.names}
 
 
-def _checked(names: Iterable[str] | None) -> tuple[str, ...] | None:
+def _checked(names: Iterable[str] | None, num_classes: int) -> tuple[str, ...] | None:
     if names is None:
         return None
     wanted = (names,) if isinstance(names, str) else tuple(names)
-    one = Calibration(2)
-    one.update([[0.5, 0.5]], [0])
+    one = Calibration(num_classes)
+    one.update([[1.0] + [0.0] * (num_classes - 1)], [0])
     known = one.compute()
     for name in wanted:
         if name not in known:

@@ -37,12 +37,12 @@ from macc.metrics._calibration_errors import ks_error as ks_error
 from macc.metrics._calibration_errors import sce as sce
 from macc.metrics._calibration_errors import ace as ace
 from macc.metrics._calibration_errors import tace as tace
-from macc.metrics._scores import failure_auroc as failure_auroc
-from macc.metrics._scores import failure_auroc_by_certainty as failure_auroc_by_certainty
-from macc.metrics._scores import aurc as aurc
-from macc.metrics._scores import eaurc as eaurc
-from macc.metrics._scores import risk_at_coverage as risk_at_coverage
-from macc.metrics._scores import coverage_at_risk as coverage_at_risk
+from macc.metrics.selective import failure_auroc as failure_auroc
+from macc.metrics.selective import failure_auroc_by_certainty as failure_auroc_by_certainty
+from macc.metrics.selective import aurc as aurc
+from macc.metrics.selective import eaurc as eaurc
+from macc.metrics.selective import risk_at_coverage as risk_at_coverage
+from macc.metrics.selective import coverage_at_risk as coverage_at_risk
 
 from macc.metrics._calibration_errors import classwise_ece as classwise_ece
 from macc.metrics._scores import BrierDecomposition as BrierDecomposition
@@ -56,4 +56,4 @@ from macc.metrics.comparing import Comparison as Comparison
 from macc.metrics.comparing import Difference as Difference
 from macc.metrics.comparing import compare as compare
 from macc.metrics.comparing import holm as holm
-from macc.metrics._streaming import Calibration as Calibration
+from macc.metrics.streaming import Calibration as Calibration

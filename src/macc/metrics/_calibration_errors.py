@@ -19,6 +19,7 @@ from macc.metrics.binning import (
     top_labels,
 )
 from macc.metrics.inputs import Array, Predictions, check_bins, like, predictions
+from macc.metrics.intervals import above, below, l1, root_mean_square
 from macc.tables import PERCENT, THOUSANDTHS
 
 # Cells of width 1/2048 are well below any bandwidth that fewer than a million samples can choose.
@@ -26,7 +27,14 @@ _GRID = 2048
 
 
 @metric(
-    "ECE", PERCENT, "lower", lambda d: d.top.ece, streams=True, prominence=1, top_label=True, floored=True
+    "ECE",
+    PERCENT,
+    "lower",
+    lambda d: d.top.ece,
+    streamed=lambda s: mean_gap(s.top),
+    prominence=1,
+    top_label=True,
+    floored=True,
 )
 def ece(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
@@ -57,12 +65,18 @@ def ece(
         Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
         Binning*, AAAI 2015; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
-    binned = _binned(probs, labels, bins, from_logits, normalise)
-    return mean_gap(binned.gaps, float(binned.samples.sum()))
+    return mean_gap(_binned(probs, labels, bins, from_logits, normalise))
 
 
 @metric(
-    "MCE", PERCENT, "lower", lambda d: d.top.mce, streams=True, prominence=2, top_label=True, floored=True
+    "MCE",
+    PERCENT,
+    "lower",
+    lambda d: d.top.mce,
+    streamed=lambda s: max_gap(s.top),
+    prominence=2,
+    top_label=True,
+    floored=True,
 )
 def mce(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
@@ -98,7 +112,7 @@ def mce(
     THOUSANDTHS,
     "lower",
     lambda d: d.classes.sce,
-    streams=True,
+    streamed=lambda s: float(class_errors(s.class_gaps, s.count).mean()),
     prominence=1,
     short="SCE",
     floored=True,
@@ -173,7 +187,7 @@ def classwise_ece(
     PERCENT,
     "lower",
     lambda d: d.top.over_confidence,
-    streams=True,
+    streamed=lambda s: mean_excess(s.top),
     part_of_above=True,
     floored=True,
 )
@@ -199,8 +213,7 @@ def over_confidence(
         >>> round(metrics.over_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
         0.233333
     """
-    binned = _binned(probs, labels, bins, from_logits, normalise)
-    return float((-binned.gaps).clamp(min=0).sum() / binned.samples.sum())
+    return mean_excess(_binned(probs, labels, bins, from_logits, normalise))
 
 
 @metric(
@@ -208,7 +221,7 @@ def over_confidence(
     PERCENT,
     "lower",
     lambda d: d.top.under_confidence,
-    streams=True,
+    streamed=lambda s: mean_lack(s.top),
     part_of_above=True,
     floored=True,
 )
@@ -234,8 +247,7 @@ def under_confidence(
         >>> round(metrics.under_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
         0.1
     """
-    binned = _binned(probs, labels, bins, from_logits, normalise)
-    return float(binned.gaps.clamp(min=0).sum() / binned.samples.sum())
+    return mean_lack(_binned(probs, labels, bins, from_logits, normalise))
 
 
 @metric(
@@ -243,7 +255,7 @@ def under_confidence(
     PERCENT,
     "lower",
     lambda d: d.top.rmsce,
-    streams=True,
+    streamed=lambda s: root_mean_square_gap(s.top),
     top_label=True,
     floored=True,
 )
@@ -285,7 +297,8 @@ def rmsce(
     Reference:
         Kumar, Liang and Ma, *Verified Uncertainty Calibration*, NeurIPS 2019.
     """
-    return root_mean_square_gap(_binned(probs, labels, bins, from_logits, normalise), debiased=debiased)
+    formula = debiased_gap if debiased else root_mean_square_gap
+    return formula(_binned(probs, labels, bins, from_logits, normalise))
 
 
 @metric(
@@ -293,7 +306,7 @@ def rmsce(
     PERCENT,
     "lower",
     lambda d: d.top.rmsce_debiased,
-    streams=True,
+    streamed=lambda s: debiased_gap(s.top),
     part_of_above=True,
     floored=True,
 )
@@ -365,7 +378,7 @@ def ace(
         index = equal_mass_index(
             top.confidence[None], bins, top.confidence.new_tensor([given.num_samples]).long()
         )
-        return mean_gap(top_bins(top, index[0], bins).gaps, given.num_samples)
+        return mean_gap(top_bins(top, index[0], bins))
     return _adaptive(given, bins, None)
 
 
@@ -487,9 +500,19 @@ def largest_running_gap(top: TopLabels) -> float:
     return float(running[last_of_ties].abs().max() / len(confidence))
 
 
-def mean_gap(gaps: Tensor, num_samples: float) -> float:
+def mean_gap(binned: TopBins) -> float:
     """Sum of absolute gaps, as a share of the samples."""
-    return float(gaps.abs().sum()) / num_samples
+    return float(l1(binned.shares_of_gaps))
+
+
+def mean_excess(binned: TopBins) -> float:
+    """That of gaps where confidence is too high."""
+    return float(above(binned.shares_of_gaps))
+
+
+def mean_lack(binned: TopBins) -> float:
+    """That of gaps where confidence is too low."""
+    return float(below(binned.shares_of_gaps))
 
 
 def max_gap(binned: TopBins) -> float:
@@ -498,14 +521,17 @@ def max_gap(binned: TopBins) -> float:
     return float((binned.gaps[filled].abs() / binned.samples[filled]).max())
 
 
-def root_mean_square_gap(binned: TopBins, *, debiased: bool) -> float:
+def root_mean_square_gap(binned: TopBins) -> float:
     """Root of the mean squared gap of the samples' bins."""
+    return float(root_mean_square(binned)(binned.shares_of_gaps))
+
+
+def debiased_gap(binned: TopBins) -> float:
+    """The same, less what chance alone contributes."""
     filled = binned.samples > 0
     samples, gaps, correct = binned.samples[filled], binned.gaps[filled], binned.correct[filled]
-    squares = gaps.square() / samples
-    if debiased:
-        # samples * accuracy * (1 - accuracy) / (samples - 1); a bin of one has accuracy 0 or 1.
-        squares = squares - correct * (1 - correct / samples) / (samples - 1).clamp(min=1)
+    # samples * accuracy * (1 - accuracy) / (samples - 1); a bin of one has accuracy 0 or 1.
+    squares = gaps.square() / samples - correct * (1 - correct / samples) / (samples - 1).clamp(min=1)
     return float((squares.sum() / samples.sum()).clamp(min=0).sqrt())
 
 

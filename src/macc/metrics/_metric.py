@@ -9,6 +9,7 @@ from macc.tables import Unit
 
 if TYPE_CHECKING:
     from macc.metrics.intervals import Sampled
+    from macc.metrics.sums import Sums
 
 P = ParamSpec("P")
 
@@ -26,7 +27,8 @@ class Metric(Generic[P]):
         unit: How its values are written.
         better: Which end is good.
         sample: The metric with its resamples, from the draws of one set of predictions.
-        streams: Whether ``sample`` can do with the draws of sums that are kept of a stream.
+        streamed: Its value from the sums that are kept of a stream, if these are enough; ``sample`` can then do with
+            their draws too. None where the sums lack what it needs.
         of: What it needs beyond probabilities and labels, if anything.
         floored: Whether chance alone makes it positive, as it does calibration errors: it has a noise floor.
         prominence: 1 where every table has it, 2 where tables of a few metrics have it, 3 otherwise.
@@ -40,7 +42,7 @@ class Metric(Generic[P]):
     unit: Unit
     better: Literal["lower", "higher"]
     sample: "Callable[[Any], Sampled]" = field(repr=False)
-    streams: bool = False
+    streamed: "Callable[[Sums], float | None] | None" = field(default=None, repr=False)
     of: Literal["any", "two classes", "certainty"] = "any"
     floored: bool = False
     prominence: Literal[1, 2, 3] = 3
@@ -77,6 +79,11 @@ class Metric(Generic[P]):
         return f"{whole.noun}, {self.label}"
 
     @property
+    def streams(self) -> bool:
+        """Whether it can be computed from sums, without all samples in memory."""
+        return self.streamed is not None
+
+    @property
     def heading(self) -> str:
         """The noun with its unit, for columns and axes."""
         return f"{self.noun} {self.unit.symbol}".strip()
@@ -105,7 +112,7 @@ def metric(
     Example:
         >>> from macc import metrics
         >>> metrics.ece
-        Metric(label='ECE', unit=Unit(symbol='%', scale=100, digits=2), better='lower', streams=True, ...)
+        Metric(label='ECE', unit=Unit(symbol='%', scale=100, digits=2), better='lower', of='any', ...)
     """
 
     def declare(function: Callable[P, float]) -> Metric[P]:

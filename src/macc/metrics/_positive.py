@@ -16,7 +16,7 @@ from macc.tables import PERCENT, PLAIN
     PERCENT,
     "lower",
     lambda d: d.positive.bins.ece,
-    streams=True,
+    streamed=lambda s: mean_gap(s.positive),
     of="two classes",
     prominence=1,
     floored=True,
@@ -59,7 +59,7 @@ def positive_ece(
     """
     check_bins(bins)
     one = _of_class(probs, labels, positive, from_logits, normalise)
-    return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins).gaps, len(one.correct))
+    return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins))
 
 
 @metric(
@@ -67,7 +67,7 @@ def positive_ece(
     PERCENT,
     "lower",
     lambda d: d.positive.bins.mce,
-    streams=True,
+    streamed=lambda s: max_gap(s.positive),
     of="two classes",
     floored=True,
 )
@@ -149,7 +149,7 @@ def positive_smooth_ece(
     PLAIN,
     "lower",
     lambda d: d.positive.brier,
-    streams=True,
+    streamed=lambda s: s.positive_brier,
     of="two classes",
     prominence=2,
 )

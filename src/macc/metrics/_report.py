@@ -19,6 +19,8 @@ from macc.metrics.inputs import (
     Array,
     Predictions,
     check_bins,
+    check_confidence,
+    check_resamples,
     class_names,
     named_labels,
     positive_index,
@@ -30,7 +32,6 @@ from macc.words import class_called, did_you_mean
 
 # More classes than this are printed as the worst of them.
 _CLASSES_SHOWN = 10
-_MOST_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -391,20 +392,6 @@ def evaluate(
 def on_cpu(given: Predictions) -> Predictions:
     """Resampling draws its numbers on the CPU, so that a seed means the same everywhere."""
     return replace(given, scores=given.scores.cpu(), labels=given.labels.cpu())
-
-
-def check_confidence(confidence: float) -> None:
-    """Refuse a level that is no probability."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie in (0, 1), got {confidence!r}; write 0.95 for 95 %")
-
-
-def check_resamples(resamples: int) -> None:
-    """Refuse numbers of resamples whose outer quantiles mean nothing, or that would take memory for nothing."""
-    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 100:
-        raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
-    if resamples > _MOST_RESAMPLES:
-        raise ValueError(f"resamples must be at most {_MOST_RESAMPLES}, got {resamples}; 1000 is usual")
 
 
 def _certainty(given: Predictions, variance: Array) -> torch.Tensor:

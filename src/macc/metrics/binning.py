@@ -41,6 +41,11 @@ class TopBins(NamedTuple):
         """Signed gap of each bin, which is correct predictions minus the confidence claimed for them."""
         return self.correct - self.confidence
 
+    @property
+    def shares_of_gaps(self) -> Tensor:
+        """The gaps as shares of all samples."""
+        return self.gaps / self.samples.sum()
+
 
 @lru_cache
 def inner_edges(bins: int, device: torch.device) -> Tensor:
@@ -108,59 +113,93 @@ class ClassGaps:
 
     Weighting |accuracy - confidence| of a bin by its share of the samples leaves only this sum.
     Rows sum to one, so all but a few entries of a row lie in the first bin: only entries above
-    ``1 / bins`` are scattered, and the first bin is the column's total less those.
+    ``1 / bins`` are scattered, and the first bin is the column's total less those. Samples may belong
+    to groups, which are then summed apart.
     """
 
-    def __init__(self, num_classes: int, bins: int):
-        self._num_classes = num_classes
-        self._bins = bins
-        self._totals: list[Tensor] = []
-        self._places: list[Tensor] = []
+    def __init__(self, num_classes: int, bins: int, groups: int = 1):
+        self._num_classes, self._bins, self._groups = num_classes, bins, groups
+        # By group and class; and squares by class, which only the spread needs.
+        self._totals: Tensor | float = 0.0
+        self._squares: Tensor | float = 0.0
+        # Of each scattered entry: its probability, its class and the group of its sample.
         self._values: list[Tensor] = []
+        self._classes: list[Tensor] = []
+        self._entry_groups: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._label_probs: list[Tensor] = []
+        self._label_groups: list[Tensor] = []
 
-    def add(self, block: Block) -> None:
-        """Take in the rows of one block."""
-        probs = block.probs
-        self._totals.append(torch.mv(probs.T, _ones(probs.shape[0], probs.device)))
+    def add(self, block: Block, group: Tensor | None = None) -> None:
+        """Take in the rows of one block, and the group of each if there are several."""
+        probs, size = block.probs, self._num_classes
         places = _above(block.given, 1 / self._bins)
-        self._places.append(places)
+        if group is None:
+            self._totals = self._totals + torch.mv(probs.T, _ones(probs.shape[0], probs.device))[None]
+        else:
+            group = group.to(probs.device)
+            totals = torch.zeros(self._groups, size, dtype=torch.float64, device=probs.device)
+            self._totals = self._totals + totals.index_add_(0, group, probs)
+            self._squares = self._squares + torch.linalg.vecdot(probs, probs, dim=0)
+            self._entry_groups.append(group[places // size])
+            self._label_groups.append(group)
         self._values.append(probs.view(-1)[places])
+        self._classes.append(places % size)
         self._labels.append(block.labels)
         self._label_probs.append(block.label_probs)
 
     def sums(self) -> Tensor:
-        """The gaps, float64 ``(bins, K)``."""
-        gaps = torch.zeros(self._bins, self._num_classes, dtype=torch.float64, device="cpu")
+        """The gaps of all groups together, float64 ``(bins, K)``."""
+        shape = self._groups, self._bins, self._num_classes
+        gaps = torch.zeros(shape, dtype=torch.float64, device="cpu")
         self.add_to(gaps)
-        return gaps
+        return gaps.sum(0)
 
     def add_to(self, gaps: Tensor) -> None:
-        """Add the gaps to float64 ``(bins, K)`` on the CPU, in time that does not grow with their number."""
-        values, classes = self._entries()
-        labels, label_probs = torch.cat(self._labels).cpu(), torch.cat(self._label_probs).cpu()
+        """Add the gaps to float64 ``(groups, bins, K)`` on the CPU, in time that does not grow with their number."""
+        values, classes = _joined(self._values), _joined(self._classes)
+        first = classes + self._offsets(self._entry_groups)
+        label_probs = _joined(self._label_probs)
+        own = self._cells(label_probs, _joined(self._labels) + self._offsets(self._label_groups))
         flat = gaps.view(-1)
-        gaps[0] -= torch.stack(self._totals).sum(0).cpu()
-        gaps[0].index_add_(0, classes, values)
-        flat.index_add_(0, self._cells(values, classes), -values)
-        flat.index_add_(0, self._cells(label_probs, labels), torch.ones_like(label_probs))
+        gaps[:, 0] -= self._totals.cpu() if isinstance(self._totals, Tensor) else 0.0
+        flat.index_add_(0, first, values)
+        flat.index_add_(0, self._cells(values, first), -values)
+        flat.index_add_(0, own, torch.ones_like(label_probs))
 
     def samples(self) -> Tensor:
         """How many samples each bin of each class holds, float64 ``(bins, K)``."""
-        counts = torch.bincount(
-            self._cells(*self._entries()), minlength=self._bins * self._num_classes
-        ).double()
+        cells = self._cells(_joined(self._values), _joined(self._classes))
+        counts = torch.bincount(cells, minlength=self._bins * self._num_classes).double()
         counts = counts.view(self._bins, self._num_classes)
         counts[0] += sum(len(labels) for labels in self._labels) - counts.sum(0)
         return counts
 
-    def _entries(self) -> tuple[Tensor, Tensor]:
-        """The scattered probabilities and the classes they are of."""
-        return torch.cat(self._values).cpu(), torch.cat(self._places).cpu() % self._num_classes
+    def totals(self) -> Tensor:
+        """Sum of the probabilities of each class, ``(K,)``."""
+        assert isinstance(self._totals, Tensor)  # noqa: S101 - a block was added
+        return self._totals.sum(0).cpu()
 
-    def _cells(self, values: Tensor, classes: Tensor) -> Tensor:
-        return bin_index(values, self._bins) * self._num_classes + classes
+    def spread(self) -> Tensor:
+        """Variance, ``(bins, K)``, of gaps of labels drawn from the probabilities, where samples have groups."""
+        assert isinstance(self._squares, Tensor)  # noqa: S101 - groups were given
+        values = _joined(self._values)
+        spread = torch.zeros(self._bins * self._num_classes, dtype=torch.float64, device="cpu")
+        spread.index_add_(0, self._cells(values, _joined(self._classes)), values * (1 - values))
+        spread = spread.view(self._bins, self._num_classes)
+        spread[0] += self.totals() - self._squares.cpu() - spread.sum(0)
+        return spread.clamp(min=0)
+
+    def _offsets(self, groups: list[Tensor]) -> Tensor | int:
+        return _joined(groups) * (self._bins * self._num_classes) if groups else 0
+
+    def _cells(self, values: Tensor, first: Tensor) -> Tensor:
+        """Cells of probabilities whose cells would be ``first``, were they in the first bin."""
+        return bin_index(values, self._bins) * self._num_classes + first
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts).cpu()
 
 
 @lru_cache(maxsize=8)

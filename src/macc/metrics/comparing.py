@@ -13,9 +13,18 @@ from torch import Tensor
 
 from macc.io.json import finite
 from macc.metrics._metric import Metric, registry
-from macc.metrics._report import check_confidence, check_names, check_resamples, on_cpu
+from macc.metrics._report import check_names, on_cpu
 from macc.metrics._resampling import Draws, Resampling
-from macc.metrics.inputs import Array, check_bins, class_names, positive_index, predictions, score_rows
+from macc.metrics.inputs import (
+    Array,
+    check_bins,
+    check_confidence,
+    check_resamples,
+    class_names,
+    positive_index,
+    predictions,
+    score_rows,
+)
 from macc.metrics.intervals import Deviating, MeanOfSets, Sampled, quantile
 from macc.metrics.over_runs import interval, paired_p
 from macc.tables import Table, data_frame, html_paragraph, number, thousands

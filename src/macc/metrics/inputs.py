@@ -21,6 +21,7 @@ Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 _CPU_BLOCK_ELEMENTS = 2**21
 _DEVICE_BLOCK_ELEMENTS = 2**24
 _MOST_BINS = 10_000
+_MOST_RESAMPLES = 10_000
 # Each thread keeps its last CPU buffer: new memory costs a page fault every 4 kB, which small batches feel.
 _kept = threading.local()
 
@@ -285,6 +286,20 @@ def check_bins(bins: int) -> None:
         raise ValueError(f"bins must be a positive integer, got {bins!r}")
     if bins > _MOST_BINS:
         raise ValueError(f"bins must be at most {_MOST_BINS}, got {bins}; 15 is usual")
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a level that is no probability."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence!r}; write 0.95 for 95 %")
+
+
+def check_resamples(resamples: int) -> None:
+    """Refuse numbers of resamples whose outer quantiles mean nothing, or that would take memory for nothing."""
+    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 100:
+        raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
+    if resamples > _MOST_RESAMPLES:
+        raise ValueError(f"resamples must be at most {_MOST_RESAMPLES}, got {resamples}; 1000 is usual")
 
 
 def named_labels(labels: Any, classes: Sequence[str] | None) -> Any:

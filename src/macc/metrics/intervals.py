@@ -215,6 +215,23 @@ def l1(gaps: Tensor) -> Tensor:
     return gaps.abs().sum(-1)
 
 
+def above(gaps: Tensor) -> Tensor:
+    """Sum of gaps where confidence is above accuracy."""
+    return (-gaps).clamp(min=0).sum(-1)
+
+
+def below(gaps: Tensor) -> Tensor:
+    """Sum of gaps where confidence is below accuracy."""
+    return gaps.clamp(min=0).sum(-1)
+
+
+def root_mean_square(binned: TopBins) -> Norm:
+    """The norm that weights squared gaps of these bins by their samples."""
+    count = float(binned.samples.sum())
+    shares = (binned.samples / count).clamp(min=1 / count)
+    return lambda gaps: (gaps.square() / shares).sum(-1).sqrt()
+
+
 def plausible(norm: Norm, gaps: Tensor, noise: Tensor, *, sign: int = 0) -> tuple[Tensor, Tensor]:
     """Gaps moved towards 0, and away from it (or to the side ``sign``) as far as the norm may be too small."""
     spread = noise.std(0, correction=0)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from macc.metrics._partial import Partial, check_streamed, left_out
-from macc.metrics._report import check_confidence, check_resamples
-from macc.metrics.comparing import Comparison, comparison, paired
+from macc.metrics import Calibration, Comparison
+from macc.metrics.comparing import comparison, paired
+from macc.metrics.inputs import check_confidence, check_resamples
+from macc.metrics.streaming import check_streamed, left_out
 from macc.predictions.source import Batch, Source, paired_batches
 
 
@@ -17,7 +18,7 @@ def stream(
     bins: int = 15,
     normalise: bool = False,
     on_progress: Callable[[float], None] | None = None,
-) -> Partial:
+) -> Calibration:
     """Read a file of any size in constant memory.
 
     Args:
@@ -27,9 +28,9 @@ def stream(
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
         on_progress: Called with the share of the rows read.
     """
-    state = Partial(source.num_classes, bins, classes=source.classes, positive=positive)
+    state = _state(source, bins, source.classes, positive, normalise)
     for batch in source.batches():
-        _update(state, source, batch, normalise)
+        _update(state, source, batch)
         if on_progress is not None:
             on_progress(min(1.0, state.num_samples / max(1, source.num_rows)))
     return state
@@ -71,13 +72,10 @@ def stream_comparison(
             "auroc of two models is compared in memory only; raise --max-rows-in-memory, or leave it out"
         )
     # The same seed puts each sample into the same group of both, so that resamples of groups are paired.
-    one, two = (
-        Partial(source.num_classes, bins, classes=a.classes or b.classes, positive=positive)
-        for source in (a, b)
-    )
+    one, two = (_state(source, bins, a.classes or b.classes, positive, normalise) for source in (a, b))
     for batch, other in paired_batches(a, b):
-        _update(one, a, batch, normalise)
-        _update(two, b, other, normalise)
+        _update(one, a, batch)
+        _update(two, b, other)
         if on_progress is not None:
             on_progress(min(1.0, one.num_samples / max(1, a.num_rows)))
     with torch.device("cpu"):  # whatever the default device is
@@ -96,8 +94,22 @@ def stream_comparison(
     )
 
 
-def _update(state: Partial, source: Source, batch: Batch, normalise: bool) -> None:
+def _state(
+    source: Source, bins: int, classes: Sequence[str] | None, positive: str | None, normalise: bool
+) -> Calibration:
+    return Calibration(
+        source.num_classes,
+        bins,
+        intervals=True,
+        classes=classes,
+        positive=positive,
+        from_logits=source.from_logits,
+        normalise=normalise,
+    )
+
+
+def _update(state: Calibration, source: Source, batch: Batch) -> None:
     try:
-        state.update(batch.scores, batch.labels, from_logits=source.from_logits, normalise=normalise)
+        state.update(batch.scores, batch.labels)
     except ValueError as error:
         raise source.refusal(error, batch.rows) from None

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from macc.metrics._calibration_errors import (
+    debiased_gap,
     largest_running_gap,
     max_gap,
     residuals_on_grid,
-    root_mean_square_gap,
     smooth_error,
 )
 from macc.metrics._resampling.cells import GRID, TopCells
@@ -28,8 +28,11 @@ from macc.metrics.intervals import (
     Ordinary,
     Sampled,
     Unbinned,
+    above,
+    below,
     l1,
     norm_of_gaps,
+    root_mean_square,
 )
 
 # Bandwidths of resampled smooth errors come from a table of 129, each 7 % wider than the last.
@@ -55,10 +58,7 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
         noise: ``(R, bins)`` resampled gaps minus those seen, as shares of all samples.
         null: ``(S, bins)`` gaps of labels drawn from the probabilities, as shares of all samples.
     """
-    count = float(binned.samples.sum())
-    gaps = binned.gaps / count
-    shares = (binned.samples / count).clamp(min=1 / count)
-
+    gaps = binned.shares_of_gaps
     # The gap of one more sample, were it wrong, were it right, and the larger of both; none in empty bins.
     claimed = binned.confidence / binned.samples
     adds = {-1: claimed, 1: 1 - claimed, 0: torch.maximum(claimed, 1 - claimed)}
@@ -74,14 +74,14 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
             sign=sign,
         )
 
-    rmsce = sampled(lambda d: (d.square() / shares).sum(-1).sqrt())
+    rmsce = sampled(root_mean_square(binned))
     return BinErrors(
         ece=sampled(l1),
         mce=LargestGap(max_gap(binned), binned, null),
         rmsce=rmsce,
-        rmsce_debiased=Debiased(root_mean_square_gap(binned, debiased=True), rmsce),
-        over_confidence=sampled(lambda d: (-d).clamp(min=0).sum(-1), sign=-1),
-        under_confidence=sampled(lambda d: d.clamp(min=0).sum(-1), sign=1),
+        rmsce_debiased=Debiased(debiased_gap(binned), rmsce),
+        over_confidence=sampled(above, sign=-1),
+        under_confidence=sampled(below, sign=1),
     )
 
 

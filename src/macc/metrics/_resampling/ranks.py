@@ -9,10 +9,11 @@ from torch import Tensor
 
 from macc.metrics._resampling.cells import TopCells
 from macc.metrics._resampling.samples import GROUPS, Resampling
-from macc.metrics._scores import answered_samples, class_aurocs
+from macc.metrics._scores import class_aurocs
 from macc.metrics.binning import TopLabels, columns
 from macc.metrics.inputs import Predictions
 from macc.metrics.intervals import LargestCoverage, Ordinary, Sampled
+from macc.metrics.selective import answered_samples
 
 # Beyond this many ranks, resampled areas under the ROC curve are linear in the counts.
 _RANKED_ELEMENTS = 300_000_000

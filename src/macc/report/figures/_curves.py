@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from macc.metrics import registry
-from macc.metrics._scores import risk_coverage as _risk_coverage
 from macc.metrics.binning import top_labels
 from macc.metrics.inputs import Array, predictions
+from macc.metrics.selective import risk_coverage as _risk_coverage
 from macc.report.figures.style import figure_of, legend, line_look, panel, plain
 from macc.words import did_you_mean
 

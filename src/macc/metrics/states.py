@@ -1,0 +1,150 @@
+"""States of streams in files: written by ``macc evaluate --state``, put together by ``macc merge``."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from macc.io.arrays import read_npz
+from macc.io.writing import write_whole
+from macc.metrics.inputs import check_bins
+from macc.metrics.streaming import Calibration
+from macc.metrics.sums import GROUPS, shapes
+
+_FORMAT = 3
+
+
+def save(calibration: Calibration, path: Path) -> None:
+    """Write the state, whole or not at all; :func:`load` reads it."""
+    about = {
+        "macc_state": _FORMAT,
+        "num_classes": calibration.num_classes,
+        "bins": calibration.bins,
+        "classes": calibration.classes,
+        "positive": calibration.positive,
+    }
+    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+    arrays: dict[str, Any] = {name: part.numpy() for name, part in calibration.sums().parts.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, about=text, **arrays)
+    with write_whole(path) as file:
+        file.write(buffer.getvalue())
+
+
+def load(path: Path, seed: int = 0) -> Calibration:
+    """Read a state that nobody vouches for; the seed is of the groups of what is added to it."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not a state written by macc evaluate --state")
+    arrays = read_npz(path, {"about", *shapes(2, 1, groups=GROUPS, positive=True)})
+    try:
+        about = json.loads(arrays.pop("about").tobytes())
+        size, bins, classes = about["num_classes"], about["bins"], about["classes"]
+        usable = about["macc_state"] == _FORMAT and type(size) is int and isinstance(classes, list)
+        usable = usable and len(classes) == size and all(isinstance(name, str) for name in classes)
+        check_bins(bins)
+        # Nothing is allocated from a number in the file before the arrays are known to have its size.
+        if not usable or size < 2 or not _are_sums(arrays, size, bins):
+            raise ValueError
+        state = Calibration(
+            size, bins, intervals=True, classes=classes, positive=about["positive"], seed=seed
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{path} is not a state that this version of macc can read; write it anew") from None
+    if not _is_possible(arrays, state.positive):
+        raise ValueError(f"{path} holds sums that no samples can have; write it anew")
+    for name, part in state.sums().parts.items():
+        part.copy_(torch.from_numpy(arrays[name]))
+    return state
+
+
+def merged(paths: Sequence[Path]) -> Calibration:
+    """The states of several files put together, one at a time."""
+    places = [path.resolve() for path in paths]
+    twice = next((path for k, path in enumerate(paths) if places[k] in places[:k]), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is named twice, and its samples would count twice; name each state once")
+    # What the files hold gives their order and the numbers of their groups, so that the order of their names is all one.
+    order = sorted((_digest(path), path) for path in paths)
+    seed = int.from_bytes(hashlib.sha256(b"".join(digest for digest, _ in order)).digest())
+    state = load(order[0][1], seed)
+    for _, path in order[1:]:
+        other = load(path)
+        try:
+            state.merge(other)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return state
+
+
+def _digest(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist, or is no file")
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+def _are_sums(arrays: dict[str, npt.NDArray[Any]], num_classes: int, bins: int) -> bool:
+    """Whether these are the sums of so many classes and bins, all of them numbers."""
+    wanted = shapes(num_classes, bins, groups=GROUPS, positive=num_classes == 2)
+    return arrays.keys() == wanted.keys() and all(
+        arrays[name].shape == shape
+        and arrays[name].dtype == np.float64
+        and bool(np.isfinite(arrays[name]).all())
+        for name, shape in wanted.items()
+    )
+
+
+def _is_possible(sums: dict[str, npt.NDArray[np.float64]], positive: int | None) -> bool:
+    """Whether samples can have these sums: those that count the same samples agree, and none passes what they allow."""
+    samples, right, loss, squared, infinite = sums["scores"].T
+    count = samples.sum()
+    slack = 1e-6 * (1 + count)  # sums of so many numbers are rounded
+    hits, every = sums["hits"], sums["all"]
+    counted = [samples, right, infinite, sums["class_samples"], hits, every]
+    gaps_of_classes = sums["class_gaps"]
+    found = [
+        _within(right, 0, samples),
+        _within(infinite, 0, samples),
+        _within(loss, -slack, np.inf),
+        _within(squared, -slack, 2 * samples + slack),
+        _within(sums["by_outcome"], -slack, [[np.inf, 2 * count + slack]]),
+        sums["class_samples"].sum() == count,
+        _within(np.abs(gaps_of_classes).sum(1), 0, sums["class_samples"][:, None] + slack),
+        _within(gaps_of_classes.sum((0, 1)) - (hits.sum(1) - sums["totals"]), -slack, slack),
+        _within(sums["class_null"], 0, np.inf),
+        _within(sums["class_null"].sum(0), 0, count / 4 + slack),
+        _within(sums["totals"], 0, count + slack),
+        # Rows of bfloat16 may sum to 1 within 2 %.
+        _within(sums["totals"].sum(), 0.98 * count - slack, 1.02 * count + slack),
+        _within(hits, 0, every),
+        bool((every.sum(1) == count).all()) and hits.sum() == count,
+    ]
+    parts = [("top", right.sum())]
+    if positive is not None:
+        parts.append(("positive", hits[positive].sum()))
+        found.append(_within(sums["positive_brier"], -slack, samples + slack))
+    for name, number_right in parts:
+        filled, claimed, correct, spread = sums[name]
+        gaps, bins = sums[f"{name}_gaps"], len(filled)
+        counted += [filled, correct]
+        low, high = np.arange(bins) / bins, np.arange(1, bins + 1) / bins
+        found += [
+            filled.sum() == count and correct.sum() == number_right,
+            _within(correct, 0, filled),
+            _within(claimed, filled * low - slack, filled * high + slack),
+            _within(spread, -slack, filled / 4 + slack),
+            _within(np.abs(gaps).sum(1), 0, samples + slack),
+            _within(gaps.sum(0) - (correct - claimed), -slack, slack),
+        ]
+    return all(found) and all(bool(((part >= 0) & (part == part.round())).all()) for part in counted)
+
+
+def _within(values: Any, low: Any, high: Any) -> bool:
+    """Whether all values lie between their limits."""
+    return bool(((values >= low) & (values <= high)).all())

@@ -1,0 +1,234 @@
+"""Sums over any number of samples, from which metrics are computed; their memory does not grow with the samples.
+
+The gap of a bin is a sum over its samples, so sums are all that values need. For intervals, each sample is put at
+random into one of a fixed number of groups, and sums are kept by group: resampling groups stands in for resampling
+samples, because a group's sums vary as those of samples do. One group is the plain form. Sums add up, so parts of
+a file, or of a cluster's work, are merged by adding.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macc.metrics._metric import metrics_of
+from macc.metrics._resampling.means import scores_by_outcome
+from macc.metrics._scores import squared_distance, squared_distances
+from macc.metrics.binning import ClassGaps, TopBins, TopLabels, bin_index, top_bins, top_of_block
+from macc.metrics.fine_cells import BinnedArea, CellCounts, cells_per_octave, num_cells
+from macc.metrics.inputs import Block, Predictions
+
+GROUPS = 1024
+"""Groups of sums that have intervals."""
+
+# Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
+_CLASS_SUMS = 2**22
+_FEWEST_CLASS_GROUPS = 64
+
+# What is kept by group, and what by group of the classes' gaps.
+_BY_GROUP = ("scores", "top_gaps", "positive_gaps", "positive_brier")
+_BY_CLASS_GROUP = ("class_gaps", "class_samples")
+
+
+def shapes(num_classes: int, bins: int, *, groups: int, positive: bool) -> dict[str, tuple[int, ...]]:
+    """The sums that are kept, and their shapes; most are needed for intervals only."""
+    found: dict[str, tuple[int, ...]] = {
+        # By group: samples, right ones, sum of NLL, of Brier scores; infinite NLLs are counted alone.
+        "scores": (groups, 5),
+        # By bin: samples, their confidence, right ones, and the variance of labels drawn from the probabilities.
+        "top": (4, bins),
+        "class_gaps": (_class_groups(num_classes, bins, groups), bins, num_classes),
+    }
+    if positive:
+        found |= {"positive": (4, bins), "positive_brier": (groups,)}
+    if groups == 1:
+        return found
+    cells = num_cells(cells_per_octave(num_classes))
+    found |= {
+        "top_gaps": (groups, bins),
+        # NLL and Brier score if all predictions were right, and if they were wrong.
+        "by_outcome": (2, 2),
+        "class_samples": found["class_gaps"][:1],
+        "class_null": (bins, num_classes),
+        "totals": (num_classes,),
+        "hits": (num_classes, cells),
+        "all": (num_classes, cells),
+    }
+    return found | ({"positive_gaps": (groups, bins)} if positive else {})
+
+
+def _class_groups(num_classes: int, bins: int, groups: int) -> int:
+    if groups == 1:
+        return 1
+    wanted = _CLASS_SUMS // (bins * num_classes)
+    return max(_FEWEST_CLASS_GROUPS, 1 << int(math.log2(max(1, min(groups, wanted)))))
+
+
+class Means(NamedTuple):
+    """Means over samples."""
+
+    accuracy: float
+    nll: float
+    brier: float
+
+
+class Sums:
+    """All that is kept of the samples seen so far, as float64 ``parts``; those of two sets of samples add up.
+
+    Args:
+        num_classes: Number of classes K.
+        bins: Number of bins of equal width.
+        groups: Number of groups of samples; intervals need many.
+        positive: The positive class of two.
+    """
+
+    def __init__(self, num_classes: int, bins: int, *, groups: int = 1, positive: int | None = None):
+        self.num_classes, self.bins, self.groups, self.positive_class = num_classes, bins, groups, positive
+        sizes = shapes(num_classes, bins, groups=groups, positive=positive is not None)
+        with torch.inference_mode(False):  # what inference mode makes cannot be written to outside it
+            self.parts = {
+                name: torch.zeros(size, dtype=torch.float64, device="cpu") for name, size in sizes.items()
+            }
+
+    def add(self, given: Predictions, random: np.random.Generator | None = None) -> None:
+        """Add samples in one pass over them; refused ones leave everything as it was.
+
+        Args:
+            given: The samples.
+            random: Draws their groups, where there are several.
+        """
+        class_groups = len(self.parts["class_gaps"])
+        gaps = ClassGaps(self.num_classes, self.bins, class_groups)
+        cells = None if self.groups == 1 else CellCounts(self.num_classes)
+        tops, ones, scores, groups = [], [], [], []
+        for block in given.blocks():
+            group = None
+            if cells is not None and random is not None:
+                group = torch.from_numpy(random.integers(self.groups, size=len(block.labels)))
+                groups.append(group)
+                cells.add(block)
+            gaps.add(block, None if group is None else group % class_groups)
+            top = top_of_block(block)
+            tops.append(top)
+            scores.append(self._scores(block, top, group))
+            if self.positive_class is not None:
+                ones.append(block.probs[:, self.positive_class].clone())
+        grouped = torch.cat(groups) if groups else None
+        parts, top = self.parts, TopLabels(*(torch.cat(part).cpu() for part in zip(*tops, strict=True)))
+        parts["scores"] += torch.stack(scores).sum(0)
+        gaps.add_to(parts["class_gaps"])
+        self._add_bins("top", top, grouped)
+        if self.positive_class is not None:
+            one = TopLabels(torch.cat(ones).cpu(), (given.labels == self.positive_class).double().cpu())
+            self._add_bins("positive", one, grouped)
+            parts["positive_brier"] += self._by_group((one.confidence - one.correct).square(), grouped)
+        if cells is not None and grouped is not None:
+            parts["by_outcome"] += scores_by_outcome(top.confidence, self.num_classes).sum(-1)
+            parts["class_samples"] += torch.bincount(grouped % class_groups, minlength=class_groups)
+            parts["class_null"] += gaps.spread()
+            parts["totals"] += gaps.totals()
+            parts["hits"] += torch.from_numpy(cells.hits)
+            parts["all"] += torch.from_numpy(cells.all)
+
+    def _scores(self, block: Block, top: TopLabels, group: Tensor | None) -> Tensor:
+        losses = -block.log_likelihood
+        infinite = losses.isinf()
+        distance = (
+            squared_distance(block)[None]
+            if group is None
+            else self._by_group(squared_distances(block), group)
+        )
+        each = (torch.ones_like(losses), top.correct, losses.masked_fill(infinite, 0.0))
+        sums = [self._by_group(values, group) for values in each]
+        return torch.stack([*sums, distance, self._by_group(infinite.double(), group)], dim=1).cpu()
+
+    def _add_bins(self, name: str, samples: TopLabels, group: Tensor | None) -> None:
+        """Gaps of every group and bin; counts, sums and variances of every bin."""
+        bins, confidence = self.bins, samples.confidence
+        at = bin_index(confidence, bins)
+        self.parts[name][:3] += torch.stack(top_bins(samples, at, bins))
+        self.parts[name][3] += torch.bincount(at, confidence * (1 - confidence), minlength=bins)
+        if group is not None:
+            gaps = torch.bincount(
+                group * bins + at, samples.correct - confidence, minlength=self.groups * bins
+            )
+            self.parts[f"{name}_gaps"] += gaps.view(self.groups, bins)
+
+    def _by_group(self, values: Tensor, group: Tensor | None) -> Tensor:
+        return values.sum()[None] if group is None else torch.bincount(group, values, minlength=self.groups)
+
+    def merge(self, other: "Sums", random: np.random.Generator) -> None:
+        """Add other sums, their groups numbered anew at random.
+
+        Both gave their first samples to the same groups, and groups of many small parts would be few.
+        """
+        for names in (_BY_GROUP, _BY_CLASS_GROUP):
+            order = torch.from_numpy(random.permutation(len(self.parts[names[0]])))
+            for name in self.parts.keys() & set(names):
+                self.parts[name] += other.parts[name][order]
+        for name in self.parts.keys() - {*_BY_GROUP, *_BY_CLASS_GROUP}:
+            self.parts[name] += other.parts[name]
+
+    def having(self, parts: Mapping[str, Tensor]) -> "Sums":
+        """Sums of the same kind with these parts."""
+        found = Sums(self.num_classes, self.bins, groups=self.groups, positive=self.positive_class)
+        found.parts = dict(parts)
+        return found
+
+    @property
+    def count(self) -> int:
+        """How many samples were seen."""
+        return round(float(self.parts["scores"][:, 0].sum()))
+
+    @property
+    def means(self) -> Means:
+        """Accuracy, NLL and Brier score."""
+        total = self.parts["scores"].sum(0)
+        if float(total[4]) > 0:
+            total[2] = math.inf
+        return Means(*(total[1:4] / total[0]).tolist())
+
+    @property
+    def top(self) -> TopBins:
+        """The bins of confidence."""
+        return TopBins(*self.parts["top"][:3])
+
+    @property
+    def positive(self) -> TopBins:
+        """The bins of the probability of the positive class."""
+        return TopBins(*self.parts["positive"][:3])
+
+    @property
+    def positive_brier(self) -> float:
+        """Mean squared error of that probability."""
+        return float(self.parts["positive_brier"].sum()) / self.count
+
+    @property
+    def class_gaps(self) -> Tensor:
+        """The gaps of every bin and class, ``(bins, K)``."""
+        return self.parts["class_gaps"].sum(0)
+
+    @property
+    def area(self) -> BinnedArea | None:
+        """The area under the ROC curve, where fine cells are kept."""
+        if self.groups == 1:
+            return None
+        return BinnedArea.of(self.parts["hits"].numpy(), self.parts["all"].numpy())
+
+    def values(self) -> dict[str, Any]:
+        """Every metric that can be computed from these sums, ``classwise_ece`` and ``count``."""
+        if self.count == 0:
+            raise ValueError("no samples were given yet; call update(probs, labels) before compute()")
+        found = {
+            name: metric.streamed(self)
+            for name, metric in metrics_of(self.num_classes).items()
+            if metric.streamed is not None
+        }
+        return {
+            **{name: value for name, value in found.items() if value is not None},
+            "classwise_ece": self.class_gaps.abs().sum(0) / self.count,
+            "count": self.count,
+        }
