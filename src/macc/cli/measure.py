@@ -95,7 +95,8 @@ def evaluate(
                 normalise=normalise,
                 on_progress=on_progress,
             )
-    also_write(json, report.to_dict())
+    tests = {f"p_{name}": {"value": p} for name, p in report.p_values.items()}
+    also_write(json, report.to_dict() | tests)
     if plot is not None:
         from macc.report.figures import reliability_diagram
 

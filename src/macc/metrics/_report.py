@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from statistics import NormalDist
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from macc.io.json import finite
 from macc.metrics._metric import Metric, metrics_of, registry
 from macc.metrics._resampling import Draws, Resampling
+from macc.metrics._significance import NAMES, p_values
 from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_bins
 from macc.metrics.frames import read_columns
 from macc.metrics.inputs import (
@@ -84,7 +85,8 @@ class Report:
     """The result of :func:`evaluate`; ``print`` shows it as a table.
 
     ``bins`` are those of the confidence of the predicted class. With two classes, ``positive`` has the bins of the
-    probability of the positive class; otherwise it is None.
+    probability of the positive class; otherwise it is None. ``p_values`` are those of perfect calibration, where all
+    metrics were asked for; see :func:`calibration_tests`.
     """
 
     metrics: dict[str, Estimate]
@@ -95,6 +97,7 @@ class Report:
     confidence: float
     notes: tuple[str, ...] = ()
     positive: Positive | None = None
+    p_values: dict[str, float] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> Estimate:
         if metric not in self.metrics:
@@ -210,13 +213,20 @@ class Report:
         parts = [self._heading(), self._metric_table().text()]
         if self.classes:
             parts += [self._class_heading(), self._class_table().text()]
-        return "\n\n".join(part for part in (*parts, self.verdict(), "\n".join(self.notes)) if part)
+        ends = (self._tests(), self.verdict(), "\n".join(self.notes))
+        return "\n\n".join(part for part in (*parts, *ends) if part)
 
     def _repr_html_(self) -> str:
         parts = [html_paragraph(self._heading()), self._metric_table().html()]
         if self.classes:
             parts += [html_paragraph(self._class_heading()), self._class_table().html()]
-        return "".join([*parts, *map(html_paragraph, (self.verdict(), *self.notes))])
+        return "".join([*parts, *map(html_paragraph, (self._tests(), self.verdict(), *self.notes))])
+
+    def _tests(self) -> str:
+        if not self.p_values:
+            return ""
+        each = (f"{NAMES[name]} {_p_value(p)}" for name, p in self.p_values.items())
+        return f"Tests of perfect calibration, p-values: {', '.join(each)}."
 
     def _heading(self) -> str:
         text = f"{thousands(self.num_samples)} samples, {thousands(self.num_classes)} classes"
@@ -372,6 +382,8 @@ def evaluate(
     if on_progress is not None:
         on_progress(1.0)
 
+    sides = None if one is None else class_labels(given.blocks(), one)
+
     def binned(samples: TopLabels) -> tuple[Bin, ...]:
         return reliability_bins(
             top_bins(samples, bin_index(samples.confidence, bins), bins), bins, confidence
@@ -385,7 +397,8 @@ def evaluate(
         given.num_classes,
         confidence,
         notes=(*notes, *_certainty_note(estimates)),
-        positive=None if one is None else Positive(names[one], binned(class_labels(given.blocks(), one))),
+        positive=None if one is None or sides is None else Positive(names[one], binned(sides)),
+        p_values=p_values(draws.sample.top if sides is None else sides) if metrics is None else {},
     )
 
 
@@ -465,6 +478,11 @@ def reliability_bins(binned: TopBins, bins: int, confidence: float) -> tuple[Bin
             limits = _wilson(correct / samples, samples, confidence)
             rows.append(Bin(*edges, round(samples), claimed / samples, correct / samples, *limits))
     return tuple(rows)
+
+
+def _p_value(p: float) -> str:
+    """A p-value as it is printed."""
+    return "–" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
 
 
 def _means(bins: Sequence[Bin]) -> tuple[float, float]:

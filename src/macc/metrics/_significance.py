@@ -1,0 +1,128 @@
+r"""Tests of perfect calibration: could these outcomes come from these probabilities?
+
+With the probability :math:`p_i` of the predicted class (of two classes: of the positive one) and :math:`y_i` in {0, 1},
+perfect calibration says that the :math:`y_i` are independent with mean :math:`p_i`. All three tests look at :math:`y_i - p_i`:
+
+- **Spiegelhalter** weights them by :math:`1 - 2 p_i`, which is what the Brier score has too much or too little:
+  :math:`z = \sum (y_i - p_i)(1 - 2 p_i) / \sqrt{\sum (1 - 2 p_i)^2 p_i (1 - p_i)}` is a standard normal number. It sees
+  confidences that are all too near 1, or all too far from it.
+- **Kolmogorov-Smirnov** sums them in the order of :math:`p_i`. Over its standard deviation :math:`\sqrt{\sum p_i (1 - p_i)}` the sum is a
+  Brownian motion where probabilities are right, and the statistic is the largest distance from 0.
+- **Kuiper** takes its largest value minus its smallest one, and so sees best where part of the probabilities is too high
+  and another too low.
+
+Equal probabilities are counted together, so that the order of the file does not matter; the tests are then a little
+careful. P-values are those of many samples. None of them has bins.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from macc.metrics.binning import TopLabels, class_labels, top_labels
+from macc.metrics.inputs import Array, class_names, positive_index, predictions
+
+NAMES = {"spiegelhalter": "Spiegelhalter", "kuiper": "Kuiper", "kolmogorov_smirnov": "Kolmogorov-Smirnov"}
+
+
+def calibration_tests(
+    probs: Array,
+    labels: Array,
+    *,
+    classes: Sequence[str] | None = None,
+    positive: int | str | None = None,
+    from_logits: bool = False,
+    normalise: bool = False,
+) -> dict[str, float]:
+    """P-values of perfect calibration, of the predicted class or with two classes of the positive one.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``.
+        classes: Names of the classes.
+        positive: The positive class of two, by its index or name; class 1 by default.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+
+    Returns:
+        The p-value of each test, in ``[0, 1]``; not a number where all probabilities are 0, 1 or, for Spiegelhalter's, one
+        half, and nothing can be told.
+
+    Example:
+        >>> import torch
+        >>> from macc import metrics
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> logits = 2 * torch.randn(2000, 3, generator=generator)
+        >>> labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+        >>> {name: round(p, 2) for name, p in metrics.calibration_tests(logits.softmax(1), labels).items()}
+        {'spiegelhalter': 0.61, 'kuiper': 0.6, 'kolmogorov_smirnov': 0.88}
+        >>> metrics.calibration_tests((1.5 * logits).softmax(1), labels)["spiegelhalter"] < 0.001
+        True
+
+    Reference:
+        Spiegelhalter, *Probabilistic prediction in patient management and clinical trials*, Statistics in Medicine 1986;
+        Arrieta-Ibarra et al., *Metrics of Calibration for Probabilistic Predictions*, JMLR 2022.
+    """
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    one = positive_index(positive, class_names(classes, given.num_classes))
+    return p_values(top_labels(given.blocks()) if one is None else class_labels(given.blocks(), one))
+
+
+def p_values(samples: TopLabels) -> dict[str, float]:
+    """The p-value of each test of these probabilities and outcomes."""
+    probs, right = (part.cpu().double() for part in samples)
+    variance = probs * (1 - probs)
+    tilt = 1 - 2 * probs
+    spread = float((tilt**2 * variance).sum())
+    # A probability of 0 or 1 that is wrong is impossible, whatever the others are.
+    if bool(((variance == 0) & (right != probs)).any()):
+        return dict.fromkeys(NAMES, 0.0)
+    z = float(((right - probs) * tilt).sum()) / math.sqrt(spread) if spread > 0 else math.nan
+    found = {"spiegelhalter": math.erfc(abs(z) / math.sqrt(2))}
+    path = _path(probs, right - probs)
+    total = float(variance.sum())
+    if total == 0:
+        return {**found, "kuiper": math.nan, "kolmogorov_smirnov": math.nan}
+    high, low = float(path.max().clamp(min=0)), float(path.min().clamp(max=0))
+    deviation = math.sqrt(total)
+    return {
+        **found,
+        "kuiper": range_exceeds((high - low) / deviation),
+        "kolmogorov_smirnov": distance_exceeds(max(high, -low) / deviation),
+    }
+
+
+def _path(probs: Tensor, residuals: Tensor) -> Tensor:
+    """Sums of residuals in the order of the probabilities, where one ends and the next begins."""
+    order = probs.argsort()
+    ends = torch.cat([probs[order].diff() > 0, torch.tensor([True])])
+    return residuals[order].cumsum(0)[ends]
+
+
+def distance_exceeds(x: float) -> float:
+    r"""The probability that a Brownian motion on [0, 1] goes further from 0 than x.
+
+    .. math:: 1 - \frac{4}{π} \sum_{k \ge 0} \frac{(-1)^k}{2k + 1} e^{-(2k + 1)^2 π^2 / (8 x^2)}
+    """
+    if x < 0.2:
+        return 1.0
+    odd = torch.arange(1, 41, 2, dtype=torch.float64)
+    signs = torch.tensor([1.0, -1.0]).repeat(10)
+    inside = (signs / odd * (-((odd * math.pi) ** 2) / (8 * x**2)).exp()).sum() * 4 / math.pi
+    if float(inside) < 0.999999:
+        return min(1.0, max(0.0, 1 - float(inside)))
+    # Where hardly anything is left, the difference has no digits; reflections do.
+    return min(1.0, 2 * math.erfc(x / math.sqrt(2)))
+
+
+def range_exceeds(x: float) -> float:
+    r"""The probability that the highest minus the lowest value of a Brownian motion on [0, 1] exceeds x (Feller 1951).
+
+    .. math:: 8 \sum_{k \ge 1} (-1)^{k - 1} k \, (1 - Φ(k x))
+    """
+    if x < 0.5:
+        return 1.0
+    terms = ((-1) ** (k - 1) * k * math.erfc(k * x / math.sqrt(2)) for k in range(1, 60))
+    return min(1.0, max(0.0, 4 * math.fsum(terms)))
