@@ -179,3 +179,23 @@ def test_a_class_without_samples_is_only_tempered():
     np.testing.assert_allclose(fitted.weight[2], np.eye(4)[2] / temperature, rtol=1e-12)
     assert fitted.bias[2] == 0
     assert abs(fitted.bias[1]) > 1e-4
+
+
+def test_vector_scaling_of_least_brier_score():
+    """Against a slow search with the same penalties, which count against Brier scores as against likelihoods."""
+    logits, labels = data(300, 3)
+    temperature = fit("Temperature", logits, labels).temperature
+    own = (logits - logits.max(1, keepdims=True)) / temperature
+    hits = np.eye(3)[labels]
+    start = softmax(own, axis=1)
+    scale = -np.log(start[np.arange(300), labels]).sum() / ((start - hits) ** 2).sum()
+
+    def objective(at):
+        probs = softmax(own * (1 + at[:3]) + at[3:], axis=1)
+        return (scale * ((probs - hits) ** 2).sum() + (2 * at**2).sum() / 2) / 300
+
+    at = slow_minimum(objective, np.zeros(6))
+    fitted = posthoc.VectorScaling.fit(logits, labels, penalty=2, objective="brier")
+
+    np.testing.assert_allclose(fitted.weight * temperature - 1, at[:3], atol=1e-3)
+    np.testing.assert_allclose(fitted.bias, at[3:], atol=1e-3)

@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from helpers.calibrators import data
-from macc import posthoc
+from macc import metrics, posthoc
 
 
 def nll(logits, labels, temperature):
@@ -138,3 +138,35 @@ def test_a_temperature_at_its_bound_is_told_by_all_that_begin_with_one(kind):
         fitted = getattr(posthoc, kind).fit(logits, torch.arange(120) % 3)
 
     assert "bound" in fitted.notes[0]
+
+
+def test_temperature_of_least_brier_score():
+    """No temperature nearby is better, and it is another one than that of least NLL."""
+    rng = np.random.default_rng(0)
+    logits, labels = data(1000, 4)
+    labels = np.where(rng.random(1000) < 0.1, rng.integers(0, 4, 1000), labels)
+    fitted = posthoc.Temperature.fit(logits, labels, objective="brier")
+
+    def brier(temperature):
+        return metrics.brier(posthoc.Temperature(4, temperature)(logits), labels)
+
+    least = brier(fitted.temperature)
+    for factor in (0.3, 0.8, 0.999, 1.001, 1.2, 3):
+        assert least < brier(factor * fitted.temperature)
+    assert least < brier(posthoc.Temperature.fit(logits, labels).temperature) - 1e-5
+    with pytest.raises(ValueError, match="objective must be 'nll' or 'brier', got 'ece'"):
+        posthoc.Temperature.fit(logits, labels, objective="ece")
+    with pytest.raises(ValueError, match="grid is of the objective 'nll'"):
+        posthoc.Temperature.fit(logits, labels, objective="brier", grid=True)
+
+
+def test_a_fit_that_changes_nothing_says_so():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(50_000, 3))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(1)
+    once = posthoc.Temperature.fit(2 * logits, labels)
+    again = posthoc.Temperature.fit(2 * logits / once.temperature, labels)
+
+    assert once.notes == ()
+    assert again.temperature == pytest.approx(1)
+    assert "leaves the probabilities as they are" in again.notes[0]

@@ -7,7 +7,7 @@ import typing
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -28,6 +28,9 @@ _LARGEST_FILE = 2**28
 # Times any logit, this is still far from overflow.
 _LARGEST_NUMBER = 1e12
 _FORMAT = 1
+OBJECTIVES = ("nll", "brier")
+# Mean change of the losses, in nats, below which a fit is no other one.
+_NO_CHANGE = 1e-3
 
 
 def parameter(*shape: int | str, fitted: bool = True) -> Any:
@@ -194,15 +197,26 @@ class Sample:
         """Mean negative log-likelihood of the labels, of the model itself or after a calibrator."""
         return float(self.losses(calibrator).mean())
 
+    def brier(self, calibrator: Calibrator | None = None) -> float:
+        """Mean Brier score (summed over classes), of the model itself or after a calibrator."""
+        total = 0.0
+        for log_probs, labels in self._log_probs(calibrator):
+            own = log_probs.gather(1, labels[:, None]).exp_()
+            total += float((log_probs.exp_().square().sum(1, keepdim=True) - 2 * own + 1).sum())
+        return total / self.num_samples
+
     def losses(self, calibrator: Calibrator | None = None, *, among: Sequence[int] | None = None) -> Tensor:
         """Negative log-likelihood of each label, ``(N,)``; or given that it is one of some classes."""
         parts = []
-        for (rows, labels), part in zip(self.blocks(), blocks(self.logits), strict=True):
-            more = (each[part] for each in self.more)
-            log_probs = rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows, *more)
+        for log_probs, labels in self._log_probs(calibrator):
             losses = -log_probs.gather(1, labels[:, None])[:, 0]
             parts.append(losses if among is None else losses + log_probs[:, among].logsumexp(1))
         return torch.cat(parts)
+
+    def _log_probs(self, calibrator: Calibrator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        for (rows, labels), part in zip(self.blocks(), blocks(self.logits), strict=True):
+            more = (each[part] for each in self.more)
+            yield rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows, *more), labels
 
 
 def sample(logits: Array, labels: Array) -> Sample:
@@ -223,19 +237,48 @@ def check_finite(logits: Tensor) -> None:
     )
 
 
-def accept(fitted: Fitted, data: Sample) -> Fitted:
-    """Give a fit back with its notes as warnings, or refuse it where doing nothing would be better."""
+def check_objective(objective: str) -> None:
+    """Refuse what is no objective of a fit."""
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective must be {' or '.join(map(repr, OBJECTIVES))}, got {objective!r}")
+
+
+def accept(
+    fitted: Fitted, data: Sample, *, objective: str = "nll", around: Calibrator | None = None
+) -> Fitted:
+    """Give a fit back with its notes as warnings, or refuse it where doing nothing would be better.
+
+    Args:
+        fitted: The fit.
+        data: What it was fitted to.
+        objective: What was minimised.
+        around: The simpler calibrator around which it was fitted; where the fit ends there, a note says so.
+    """
     if fitted.holds_identity:
-        before, after = data.nll(), data.nll(fitted)
+        score = data.nll if objective == "nll" else data.brier
+        before, after = score(), score(fitted)
         # Sums of many terms differ in their last digits.
         if after > before + 1e-9 * (1 + abs(before)):
+            name = "NLL" if objective == "nll" else "Brier score"
             raise ValueError(
-                f"{type(fitted).__name__} makes its own validation data worse (NLL {before:.6g} before, "
+                f"{type(fitted).__name__} makes its own validation data worse ({name} {before:.6g} before, "
                 f"{after:.6g} after) and is refused; use Temperature, or more validation samples"
             )
     for note in fitted.notes:
         warnings.warn(f"{type(fitted).__name__}: {note}", stacklevel=3)
-    return fitted
+    # That nothing had to be done is worth a note and no warning.
+    return _with_note_of_no_change(fitted, data, around) if fitted.holds_identity else fitted
+
+
+def _with_note_of_no_change(fitted: Fitted, data: Sample, around: Calibrator | None) -> Fitted:
+    own = data.losses(fitted)
+    if float((own - data.losses()).abs().mean()) < _NO_CHANGE:
+        note = "the fit leaves the probabilities as they are: the samples ask for no change"
+    elif around is not None and float((own - data.losses(around)).abs().mean()) < _NO_CHANGE:
+        note = f"the fit ends at the one of {type(around).__name__}: the samples ask for no more"
+    else:
+        return fitted
+    return replace(fitted, notes=(*fitted.notes, note))
 
 
 def load(path: Path | str) -> Calibrator:

@@ -1,5 +1,6 @@
 """Ensemble temperature scaling: a mixture of three opinions that keeps the predicted class."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +9,13 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array
-from macc.metrics.temperature import best_temperature, tempered
-from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
-from macc.posthoc._temperature import check_temperature
+from macc.metrics.temperature import Optimum, best_temperature, tempered
+from macc.posthoc._base import Calibrator, Floats, Sample, accept, check_objective, parameter, sample
+from macc.posthoc._temperature import Temperature, check_temperature, of_least
+
+# Where to look first, times the best single temperature.
+_FACTORS = (0.5, 0.75, 1.0, 1.5)
+_PRECISION = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +25,8 @@ class EnsembleTemperature(Calibrator):
     .. math:: w_1 \operatorname{softmax}(z / T) + w_2 \operatorname{softmax}(z) + w_3 / K,
         \qquad w \ge 0, \; w_1 + w_2 + w_3 = 1
 
-    T is the best temperature, and w then the weights of the least negative log-likelihood.
+    T and w are those of the least negative log-likelihood together: for each T of a search the best weights are found.
+    (With the best single temperature in place of T, the other two opinions hardly ever get a weight.)
 
     Args:
         temperature: The temperature T.
@@ -48,20 +54,29 @@ class EnsembleTemperature(Calibrator):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "EnsembleTemperature":
-        """Find the temperature, then the weights.
+    def fit(cls, logits: Array, labels: Array, *, objective: str = "nll") -> "EnsembleTemperature":
+        """Find the temperature and the weights.
 
         Args:
             logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``.
+            objective: ``"nll"`` or ``"brier"``.
 
         Returns:
             The fitted calibrator.
         """
+        check_objective(objective)
         data = sample(logits, labels)
-        found = best_temperature(data.logits, data.labels)
-        weights = best_mixture(_opinions(data, found.value))
-        return accept(cls(data.num_classes, found.value, weights, notes=found.notes), data)
+        mixed = _mixture if objective == "nll" else _least_squares
+        single = best_temperature(data.logits, data.labels)
+        # The profile over T may have two valleys; the better of a few values says where to look closely.
+        values = [single.value * factor for factor in _FACTORS]
+        start = min(values, key=lambda value: mixed(data, value)[1])
+        near = Optimum(start, single.at_bound)
+        found = of_least(lambda value: mixed(data, value)[1], near, tolerance=_PRECISION)
+        fitted = cls(data.num_classes, found.value, mixed(data, found.value)[0], notes=single.notes)
+        plain = Temperature(data.num_classes, single.value)
+        return accept(fitted, data, objective=objective, around=plain)
 
     def _check(self) -> None:
         check_temperature(type(self).__name__, self.temperature)
@@ -75,38 +90,61 @@ class EnsembleTemperature(Calibrator):
         return torch.stack([tempered_, plain, uniform], dim=2).add_(log_weights).logsumexp(2)
 
 
-def _opinions(data: Sample, temperature: float) -> Floats:
-    """Probability of the label by each of the three, ``(N, 3)``, each row divided by its largest."""
+def _mixture(data: Sample, temperature: float) -> tuple[Floats, float]:
+    """The weights of least NLL at a temperature, and that NLL."""
     parts = []
-    for rows, labels in data.blocks():
-        opinions = [tempered(rows, temperature), rows.log_softmax(1)]
-        own = [opinion.gather(1, labels[:, None]) for opinion in opinions]
-        own.append(torch.full_like(own[0], -np.log(data.num_classes)))
-        logs = torch.cat(own, dim=1)
-        parts.append((logs - logs.amax(1, keepdim=True)).exp().cpu())
-    return torch.cat(parts).numpy()
-
-
-def best_mixture(likelihood: Floats) -> Floats:
-    """Weights of the largest mean ``log(likelihood @ weights)`` on the simplex: a convex problem."""
-    from scipy.optimize import LinearConstraint, minimize
-
-    size, count = likelihood.shape
+    for opinions, labels in _opinions(data, temperature):
+        parts.append(torch.cat([each.gather(1, labels[:, None]) for each in opinions], dim=1).cpu())
+    logs = torch.cat(parts).numpy()
+    top = logs.max(1, keepdims=True)
+    likelihood = np.exp(logs - top)
 
     def objective(weights: Floats) -> tuple[float, Floats]:
         # The search may look a little outside of the simplex.
         mixed = np.maximum(likelihood @ weights, 1e-300)
-        return -float(np.log(mixed).mean()), -(likelihood / mixed[:, None]).sum(0) / size
+        return -float(np.log(mixed).mean()), -(likelihood / mixed[:, None]).mean(0)
+
+    weights, value = _on_simplex(objective)
+    return weights, value - float(top.mean())
+
+
+def _least_squares(data: Sample, temperature: float) -> tuple[Floats, float]:
+    """The weights of least Brier score at a temperature, and that score: a quadratic form of the weights."""
+    products, hits = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for opinions, labels in _opinions(data, temperature):
+        own = torch.stack([each.gather(1, labels[:, None]).exp().sum() for each in opinions])
+        probs = torch.stack([each.exp_().flatten() for each in opinions])
+        hits += own.cpu()
+        products += (probs @ probs.T).cpu()
+    form, line = products.numpy() / data.num_samples, hits.numpy() / data.num_samples
+
+    def objective(weights: Floats) -> tuple[float, Floats]:
+        return float(weights @ form @ weights - 2 * line @ weights) + 1, 2 * (form @ weights - line)
+
+    return _on_simplex(objective)
+
+
+def _opinions(data: Sample, temperature: float) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Logarithms of the tempered, plain and uniform probabilities of some rows, and their labels."""
+    for rows, labels in data.blocks():
+        tempered_, plain = tempered(rows, temperature), rows.log_softmax(1)
+        yield [tempered_, plain, torch.full_like(plain, -np.log(data.num_classes))], labels
+
+
+def _on_simplex(objective: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats, float]:
+    """The least value of a convex function of three weights that sum to 1, and where it is."""
+    from scipy.optimize import LinearConstraint, minimize
 
     found = minimize(
         objective,
-        np.full(count, 1 / count),
+        np.full(3, 1 / 3),
         jac=True,
         method="SLSQP",
-        bounds=[(0.0, 1.0)] * count,
-        constraints=LinearConstraint(np.ones(count), 1, 1),
-        options={"ftol": 1e-14, "maxiter": 500},
+        bounds=[(0.0, 1.0)] * 3,
+        constraints=LinearConstraint(np.ones(3), 1, 1),
+        options={"ftol": 1e-12, "maxiter": 500},
     ).x
     # Each opinion alone is a candidate too, so that a search that fails does no harm.
-    corners = [*np.eye(count), np.clip(found, 0, 1) / np.clip(found, 0, 1).sum()]
-    return min(corners, key=lambda weights: objective(weights)[0])
+    corners = [*np.eye(3), np.clip(found, 0, 1) / np.clip(found, 0, 1).sum()]
+    best = min(corners, key=lambda weights: objective(weights)[0])
+    return best, objective(best)[0]

@@ -15,7 +15,6 @@ are Gram matrices of the few samples that are undecided about the class, made on
 are enough where plain L-BFGS takes thousands.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -57,6 +56,7 @@ class Problem:
         labels: Class indices ``(N,)``.
         present: Which classes have samples, ``(K,)``; the others stay out of the comparison and as they are.
         mixes: Whether scores depend on the logits of other classes.
+        brier: What to multiply the Brier score with, to minimise it; None for the negative log-likelihood.
     """
 
     centred: Tensor
@@ -64,6 +64,7 @@ class Problem:
     labels: Tensor
     present: Tensor
     mixes: bool
+    brier: float | None = None
 
     @property
     def width(self) -> int:
@@ -112,15 +113,26 @@ class Problem:
         return result
 
     def loss(self, change: Tensor) -> tuple[float, Tensor]:
-        """The sum of the negative log-likelihoods and its gradient."""
+        """The sum of the negative log-likelihoods, or that of the Brier scores, and its gradient."""
         total, slope = 0.0, torch.zeros_like(change)
         for centred, own, labels in self.rows():
             log_probs = self.log_probs(centred, own, change)
-            total -= float(log_probs.gather(1, labels).sum(dtype=torch.float64))
-            residual = log_probs.exp_()
-            residual.scatter_add_(1, labels, residual.new_full(labels.shape, -1.0))
+            total -= (
+                float(log_probs.gather(1, labels).sum(dtype=torch.float64)) if self.brier is None else 0.0
+            )
+            probs = log_probs.exp_()
+            residual = probs.scatter_add(1, labels, probs.new_full(labels.shape, -1.0))
+            if self.brier is not None:
+                total += self.brier * float(residual.square().sum(dtype=torch.float64))
+                middle = (probs * residual).sum(1, keepdim=True)
+                residual = 2 * self.brier * probs * (residual - middle)
             slope += self.slopes(centred, own, residual)
         return total, slope * self.present[:, None]
+
+    def of_brier(self) -> "Problem":
+        """The same by the Brier score, which counts so that at temperature scaling both objectives are equal."""
+        start = self.centred.new_zeros(self.centred.shape[1], self.width)
+        return replace(self, brier=self.loss(start)[0] / max(replace(self, brier=1.0).loss(start)[0], 1e-300))
 
     def curvature(self) -> Tensor:
         """Second derivatives by the numbers of each class at temperature scaling, ``(K, width, width)``.
@@ -164,17 +176,13 @@ class Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fit_map(
-    problem: Problem,
-    given: Penalties,
-    refine: Callable[[Tensor, Tensor], tuple[Tensor, tuple[str, ...]]] | None = None,
-) -> Found:
+def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Found:
     """Find the numbers, with the penalties given and the others by the evidence.
 
     Args:
         problem: What to fit to.
         given: The penalties that are not to be chosen.
-        refine: Moves the numbers found to where another objective with the same costs has its minimum.
+        objective: What to minimise in the end, with the penalties that suit the likelihood.
     """
     # Float32 is enough to see which penalties are right; the last fit polishes in float64.
     rough = problem.single()
@@ -202,9 +210,8 @@ def fit_map(
             tails = (_TAILS + 1) / (_TAILS + scales[i] * (squares + variance))
             weights = torch.where(free, tails, weights)
     costs = scales[groups] * weights
-    change, _, notes = _fit(problem, curvature, costs, change, _EXACT)
-    if refine is not None:
-        change, notes = refine(change, costs)
+    last = problem if objective == "nll" else problem.of_brier()
+    change, _, notes = _fit(last, curvature, costs, change, _EXACT)
     numbers = change.numpy()
     own = np.diagonal(numbers).copy() if problem.mixes else numbers[:, 0]
     other = numbers[:, :-1] * (1 - np.eye(classes)) if problem.mixes else None

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array
-from macc.posthoc._base import Floats, Sample, accept, parameter, sample
+from macc.posthoc._base import Floats, Sample, accept, check_objective, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._evidence import Found, Penalties, Problem, fit_map
 from macc.posthoc._optimise import check_penalty, minimise
+from macc.posthoc._temperature import Temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +107,8 @@ class _LinearMap(ClassWise):
         """What is taken off the logits of a row to make them features, ``(N, 1)``."""
 
     @classmethod
-    def _fitted(cls, data: Sample, given: Penalties, *, mixes: bool) -> Self:
-        """The map of the least penalised negative log-likelihood."""
+    def _fitted(cls, data: Sample, given: Penalties, *, mixes: bool, objective: str = "nll") -> Self:
+        """The map of the least penalised loss."""
         for name, cost in given._asdict().items():
             if cost is not None:
                 check_penalty(_KNOBS.get(name, name) if mixes else "penalty", cost)
@@ -117,10 +118,10 @@ class _LinearMap(ClassWise):
         means = rows.mean(1, keepdim=True)
         shift = data.map(cls._shift) / temperature - means
         rows -= means
-        found = fit_map(Problem(rows, shift, data.labels.cpu(), present, mixes), given)
+        found = fit_map(Problem(rows, shift, data.labels.cpu(), present, mixes), given, objective=objective)
         around["notes"] += found.notes
         fitted = cls(data.num_classes, penalties=found.penalties, **cls._fields(found, temperature), **around)
-        return accept(fitted, data)
+        return accept(fitted, data, objective=objective, around=Temperature(data.num_classes, temperature))
 
     def _check_parameters(self) -> None:
         if (self.penalties < 0).any():
@@ -171,19 +172,23 @@ class VectorScaling(_LinearMap):
     bias: Floats = parameter("K")
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array, *, penalty: float | None = None) -> "VectorScaling":
+    def fit(
+        cls, logits: Array, labels: Array, *, penalty: float | None = None, objective: str = "nll"
+    ) -> "VectorScaling":
         """Fit factors and offsets.
 
         Args:
             logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``.
             penalty: The penalties, both; if not given, those under which the labels are most likely.
+            objective: ``"nll"`` or ``"brier"``.
 
         Returns:
             The fitted calibrator.
         """
+        check_objective(objective)
         given = Penalties(own=penalty, offset=penalty)
-        return cls._fitted(sample(logits, labels), given, mixes=False)
+        return cls._fitted(sample(logits, labels), given, mixes=False, objective=objective)
 
     @staticmethod
     def _shift(logits: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Temperature scaling: one number for all logits."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +9,11 @@ from torch import Tensor
 
 from macc.metrics.inputs import Array
 from macc.metrics.temperature import Optimum, best_temperature, tempered
-from macc.posthoc._base import Calibrator, Sample, accept, sample
+from macc.posthoc._base import Calibrator, Sample, accept, check_objective, sample
 
 GRID = tuple(i / 10 for i in range(1, 101))
+_REACH = math.log(4)
+_SMALL_STEP = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,23 +52,33 @@ class Temperature(Calibrator):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array, *, grid: bool = False) -> "Temperature":
-        """Find the temperature of the least negative log-likelihood.
+    def fit(
+        cls, logits: Array, labels: Array, *, grid: bool = False, objective: str = "nll"
+    ) -> "Temperature":
+        """Find the temperature of the least negative log-likelihood, or of the least Brier score.
 
         Args:
             logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``.
             grid: Take the best of 0.1, 0.2, …, 10.0, the first of equally good ones, as the MACC paper
                 and MDCA do.
+            objective: ``"nll"`` or ``"brier"``.
 
         Returns:
             The fitted calibrator.
         """
+        check_objective(objective)
+        if grid and objective != "nll":
+            raise ValueError("grid is of the objective 'nll'; leave one of the two out")
         data = sample(logits, labels)
         found = best_temperature(data.logits, data.labels)
         if grid:
             found = _on_grid(data, found)
-        return accept(cls(data.num_classes, *found, notes=found.notes), data)
+        elif objective == "brier":
+            found = of_least(
+                lambda value: data.brier(cls(data.num_classes, value)), found, tolerance=_SMALL_STEP
+            )
+        return accept(cls(data.num_classes, *found, notes=found.notes), data, objective=objective)
 
     def _check(self) -> None:
         check_temperature("Temperature", self.temperature)
@@ -78,6 +91,21 @@ def check_temperature(owner: str, temperature: float) -> None:
     """Refuse a temperature that no search gives."""
     if not 0 < temperature < math.inf:
         raise ValueError(f"{owner}.temperature must be above 0 and finite, got {temperature:g}")
+
+
+def of_least(loss: Callable[[float], float], near: Optimum, *, tolerance: float) -> Optimum:
+    """The temperature of least loss within a factor of 4 of one that is about right, by Brent's method."""
+    from scipy.optimize import minimize_scalar
+
+    middle = math.log(near.value)
+    found = minimize_scalar(
+        lambda log_t: loss(math.exp(log_t)),
+        bounds=(middle - _REACH, middle + _REACH),
+        method="bounded",
+        options={"xatol": tolerance},
+    )
+    # What is already known is a candidate too, so that a search that fails does no harm.
+    return Optimum(math.exp(found.x), near.at_bound) if found.fun < loss(near.value) else near
 
 
 def _on_grid(data: Sample, optimum: Optimum) -> Optimum:

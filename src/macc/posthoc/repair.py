@@ -56,6 +56,7 @@ class Repair:
         parts = [f"{self.choice}\n"] if self.choice is not None else []
         positive = self.after.positive
         parts.append(f"{described(self.calibrator)}, fitted to {thousands(self.fitted_to)} samples")
+        parts += [f"note: {note}" for note in self.calibrator.notes]
         if self.same_samples:
             parts.append("the same samples, before and after: other ones will show a little less\n")
         else:
