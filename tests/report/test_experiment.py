@@ -11,6 +11,7 @@ from helpers.command import run
 from helpers.finished_experiment import finished_experiment
 from helpers.report_runs import HOSTILE
 from macc import paper
+from macc.experiments.tables import block_table
 from macc.report import experiment
 
 pytestmark = pytest.mark.xdist_group("report")
@@ -55,7 +56,7 @@ def test_a_value_that_is_not_defined_is_a_dash(done):
     _, result = done
     cell = dataclasses.replace(result.cells[0], values=(math.nan, 0.5))
     shown = dataclasses.replace(result, cells=[cell, *result.cells[1:]])
-    table = experiment._table(0, shown, cell.dataset, cell.test, cell.rule)
+    table = block_table(shown, cell.dataset, cell.test, cell.rule)
     column = 1 + shown.metrics(cell.dataset).index(cell.metric)
 
     assert [row[column].text == "–" for row in table.rows] == [name == cell.method for name in result.methods]

@@ -33,7 +33,7 @@ def test_every_kind_is_written(kind, form, tmp_path):
 
 def test_convergence_is_of_the_test_split_after_each_epoch():
     figure = kinds.plot("convergence", digits_runs())
-    for ax, metric, unit in zip(figure.axes, ("ece", "sce"), (100, 100), strict=True):
+    for ax, metric, unit in zip(figure.axes, ("ece", "sce"), (100, 1000), strict=True):
         assert len(ax.lines) == 2
         for line, path in zip(ax.lines, digits_runs(), strict=True):
             wanted = []
@@ -71,7 +71,7 @@ def test_training_has_a_panel_for_each_term():
     labels = [ax.get_ylabel() for ax in figure.axes]
 
     assert labels[:4] == ["loss", "CrossEntropy", "MACC", "u"]
-    assert labels[4:8] == ["accuracy (%)", "NLL", "ECE (%)", "SCE (1e-3)"]
+    assert labels[4:9] == ["accuracy (%)", "NLL", "refinement", "ECE (%)", "SCE (1e-3)"]
     rows = training.open_run(digits_runs()[1]).history
     assert figure.axes[2].lines[0].get_ydata() == pytest.approx([row["train/MACC"] for row in rows])
 

@@ -20,7 +20,7 @@ from helpers.report_runs import HOSTILE, IMAGE, digits_runs, hostile_csv, hostil
 from macc import training
 from macc.data import Part, Splits
 from macc.metrics import Estimate, metrics_of
-from macc.report import page
+from macc.report import building, page
 from macc.report.tables import _apart
 from macc.tables import html_name
 
@@ -117,7 +117,7 @@ def test_it_says_what_was_measured(written):
 def test_the_table_has_the_numbers_of_the_metrics(written):
     run = training.open_run(digits_runs()[0])
     logits, labels = run.predictions("test")
-    values = re.search(r'<table class="sortable" id="compared-0">.*?</table>', written, re.DOTALL)[0]
+    values = re.search(r'<table class="sortable" id="table-0">.*?</table>', written, re.DOTALL)[0]
     first = re.findall(r"<tr>.*?</tr>", values, re.DOTALL)[1]
     numbers = [float(value) for value in re.findall(r'data-value="([^"]*)"', first)]
 
@@ -253,7 +253,7 @@ def test_names_break_beside_their_signs():
 
 
 def test_captions_say_which_runs_a_figure_leaves_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "MOST_DRAWN", 1)
+    monkeypatch.setattr(building, "MOST_DRAWN", 1)
     paths = [plain_run(), *digits_runs()]
     text = page.write(paths, tmp_path / "a.html").read_text()
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", text.partition('id="runs"')[0], re.DOTALL)

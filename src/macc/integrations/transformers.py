@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from macc.heads import LogitMoments, logits_in
 from macc.losses import BatchPenalty, Criterion, Penalty
-from macc.metrics import evaluate
+from macc.metrics import evaluate, headline
 
 try:
     from transformers import TrainerCallback
@@ -128,12 +128,12 @@ def _detached(logits: Tensor | LogitMoments) -> Tensor | LogitMoments:
 
 
 def metrics(
-    names: Iterable[str] = ("accuracy", "nll", "ece", "sce"), *, bins: int = 15, intervals: bool = True
+    names: Iterable[str] | None = None, *, bins: int = 15, intervals: bool = True
 ) -> Callable[[Any], dict[str, float]]:
     """Metrics of the logits as ``compute_metrics`` of a Trainer.
 
     Args:
-        names: Names of metrics of :mod:`macc.metrics`.
+        names: Names of metrics of :mod:`macc.metrics`; the headline ones by default.
         bins: Number of bins.
         intervals: Whether to give the ends of 95 % intervals too, as ``ece_low`` and ``ece_high``.
 
@@ -146,7 +146,7 @@ def metrics(
         >>> compute((np.array([[4.0, 0.0], [0.0, 4.0]]), np.array([0, 1])))["accuracy"]
         1.0
     """
-    wanted = [names] if isinstance(names, str) else list(names)
+    wanted = [names] if isinstance(names, str) else list(headline() if names is None else names)
 
     def compute(prediction: Any) -> dict[str, float]:
         scores, labels, *_ = prediction

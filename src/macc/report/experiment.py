@@ -10,10 +10,10 @@ from macc.experiments import Result, load_result
 from macc.experiments.spec import RULE_TEXT, safe_name
 from macc.experiments.tables import block_table, marked, tables
 from macc.io.writing import write_whole
-from macc.report import page
 from macc.report._svg import inline
+from macc.report.building import Builder
 from macc.report.figures.style import save
-from macc.report.page import Shown
+from macc.report.html import Shown, check_output, write_page
 from macc.report.sources import Source
 from macc.tables import Table
 from macc.training.runs import Run
@@ -66,6 +66,7 @@ def write(
     Returns:
         The report, then the files of the figure.
     """
+    path = check_output(folder / REPORT if output is None else output)
     result = load_result(folder)
     sources = first_runs(result, folder)
     written: list[Path] = []
@@ -79,27 +80,20 @@ def write(
             left_out.append(f"The figure is left out: {error}")
         else:
             for form in ("svg", "png"):
-                path = folder / f"figure.{form}"
-                with write_whole(path) as file:
+                drawn = folder / f"figure.{form}"
+                with write_whole(drawn) as file:
                     save(figure, file, form)
-                written.append(path)
+                written.append(drawn)
             figure.supxlabel("")  # the caption says it on the page
             extra.append(
                 Shown(heading, inline(figure, "figure-experiment", f"{heading}. {rule}"), rule, True)
             )
-    path = page.write_page(
-        folder / REPORT if output is None else output,
-        sources,
-        root=root,
-        title=heading,
-        notes=result.notes,
-        findings=result.findings or ["This experiment measures and shows; it tests nothing."],
-        tables=_tables(result),
-        extra=extra,
-        left_out=left_out,
-        of_experiment=True,
-        on_progress=on_progress,
-    )
+    builder = Builder(sources, root=root, seed=f"seed {result.first_seed}", on_progress=on_progress)
+    page = builder.page(heading, builder.measure())
+    page.notes = list(dict.fromkeys(result.notes))
+    page.findings = result.findings or ["This experiment measures and shows; it tests nothing."]
+    page.tables, page.figures, page.left_out = _tables(result), extra, [*left_out, *page.left_out]
+    write_page(page, path)
     return [path, *written]
 
 
@@ -128,8 +122,6 @@ def first_runs(result: Result, folder: Path) -> list[Source]:
 
 def _tables(result: Result) -> list[Table]:
     """Its tables, with what they are of and what their marks mean."""
-    if result.kind != "table":
-        return list(tables(result))
     found = []
     for dataset, test, rule in result.blocks():
         table = block_table(result, dataset, test, rule)
@@ -138,4 +130,5 @@ def _tables(result: Result) -> list[Table]:
         chosen = f", selected by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
         notes = tuple(filter(None, [marked(result, "Best")]))
         found.append(replace(table, caption=f"{where}: {seeds}{chosen}", notes=notes))
-    return [table for table in found if table.rows]
+    others = [] if result.kind == "table" else tables(result)
+    return [*(table for table in found if table.rows), *others]

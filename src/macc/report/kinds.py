@@ -14,7 +14,7 @@ import torch
 from macc import metrics
 from macc.heads import LogitMoments
 from macc.io.writing import write_whole
-from macc.metrics import Report, headline
+from macc.metrics import Report, headline, headline_errors
 from macc.predictions import Loaded
 from macc.report import figures
 from macc.report.figures import Said
@@ -265,10 +265,12 @@ def certainty(wanted: Wanted) -> "Figure":
     return figure
 
 
-@kind("convergence", "ECE and SCE of the test split after every epoch; needs predictions of every epoch")
+@kind(
+    "convergence", "calibration errors of the test split after every epoch; needs predictions of every epoch"
+)
 def convergence(wanted: Wanted) -> "Figure":
-    """Two panels; runs that differ in their seed alone are one line."""
-    found: dict[str, dict[str, list[dict[int, float]]]] = {"ece": {}, "sce": {}}
+    """A panel for each error; runs that differ in their seed alone are one line."""
+    found: dict[str, dict[str, list[dict[int, float]]]] = {name: {} for name in headline_errors()}
     for source in wanted.sources:
         epochs = source.epochs(wanted.split)
         for metric, named in found.items():
@@ -286,10 +288,13 @@ def draw_convergence(found: Mapping[str, Mapping[str, Sequence[Mapping[int, floa
     return figure
 
 
-@kind("severity", "ECE, SCE and accuracy against the severity of a shift; needs predictions under shift")
+@kind(
+    "severity",
+    "calibration errors and accuracy against the severity of a shift; needs predictions under shift",
+)
 def severity(wanted: Wanted) -> "Figure":
     """A row for each shifted data set."""
-    names = ("ece", "sce", "accuracy")
+    names = (*headline_errors(), "accuracy")
     found: dict[str, dict[str, dict[str, dict[int, list[float]]]]] = {}
     for source in wanted.sources:
         clean = source.predictions(wanted.split)

@@ -10,7 +10,7 @@ from macc.tables import PERCENT, Column, Entry, Table, Unit, interval, number, t
 MOST_CLASSES = 100
 
 
-def comparison(caption: str, reports: Mapping[str, Report]) -> Table:
+def comparison_table(caption: str, reports: Mapping[str, Report]) -> Table:
     """Every report on a row, the best of a column marked where it is clear."""
     columns = [Column("run", left=True), Column("confidence −\u00a0accuracy", better="zero")]
     rows = [[Entry(name), _gap(report)] for name, report in reports.items()]
@@ -37,7 +37,7 @@ def comparison(caption: str, reports: Mapping[str, Report]) -> Table:
     return Table(tuple(columns), tuple(map(tuple, rows)), caption, tuple(notes))
 
 
-def classes(report: Report, recalls: Sequence[float]) -> Table:
+def class_table(report: Report, recalls: Sequence[float]) -> Table:
     """Every class on a row, the worst calibrated first."""
     order = sorted(range(len(report.classes)), key=lambda k: -report.classes[k].ece.value)
     columns = (

@@ -157,10 +157,10 @@ def row_text(row: Mapping[str, Any]) -> str:
         if key.startswith("train/") and key != "train/loss"
     ]
     found = [
-        f"{metric.short or metric.label} {metric.unit.scale * row[f'val/{name}']:.{metric.unit.digits}f} {metric.unit.symbol}"
+        f"{metric.noun} {metric.unit.write(row[f'val/{name}'])}{metric.unit.suffix}"
         for name, metric in headline().items()
     ]
-    return "  ".join([*terms, f"| val {'  '.join(map(str.rstrip, found))}"])
+    return "  ".join([*terms, f"| val {'  '.join(found)}"])
 
 
 def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -176,13 +176,9 @@ def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
 def _cell(estimate: Mapping[str, Any] | None, unit: Unit) -> str:
     if not estimate or estimate.get("value") is None:
         return ""
-
-    def write(value: float) -> str:
-        return f"{unit.scale * value:.{unit.digits}f}"
-
     if estimate.get("low") is None:
-        return write(estimate["value"])
-    return f"{write(estimate['value'])} [{write(estimate['low'])}, {write(estimate['high'])}]"
+        return unit.write(estimate["value"])
+    return f"{unit.write(estimate['value'])} [{unit.write(estimate['low'])}, {unit.write(estimate['high'])}]"
 
 
 def result_text(run: Path) -> str:

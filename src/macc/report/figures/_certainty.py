@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from macc.heads import LogitMoments
-from macc.metrics import evaluate
+from macc.metrics import evaluate, headline_errors, sce
 from macc.metrics.inputs import Array, predictions
 from macc.metrics.intervals import Estimate
 from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, panel
@@ -57,8 +57,13 @@ def certainty_gap(
         ax.axvline(mean, color=INK, linestyle=":", linewidth=1.3)
         words = f"mean {mean:.3f}"
         if labels is not None:
-            found = evaluate(moments.mean, labels, metrics=["ece", "sce"], from_logits=True, resamples=100)
-            words += f"; ECE {100 * found['ece'].value:.2f} %, SCE {1000 * found['sce'].value:.2f}e-3"
+            errors = headline_errors()
+            found = evaluate(moments.mean, labels, metrics=errors, from_logits=True, resamples=100)
+            said = [
+                f"{each.noun} {each.unit.write(found[name].value)}{each.unit.suffix}"
+                for name, each in errors.items()
+            ]
+            words += f"; {', '.join(said)}"
         ax.set(xlim=(0, 1), xlabel=f"|certainty − confidence|\n{words}", ylabel="% of samples × classes")
     return figure_of(ax)
 
@@ -146,10 +151,11 @@ def groups_by_certainty(
 
 def draw_groups(groups: Groups, ax: "Axes | None" = None) -> "Figure":
     """Draw the SCE of groups against their certainty."""
-    x, y = groups.certainty, [1000 * estimate.value for estimate in groups.sce]
-    below = [max(0.0, 1000 * (estimate.value - estimate.low)) for estimate in groups.sce]
-    above = [max(0.0, 1000 * (estimate.high - estimate.value)) for estimate in groups.sce]
-    floors = [1000 * (estimate.noise_floor or 0) for estimate in groups.sce]
+    scale = sce.unit.scale
+    x, y = groups.certainty, [scale * estimate.value for estimate in groups.sce]
+    below = [max(0.0, scale * (estimate.value - estimate.low)) for estimate in groups.sce]
+    above = [max(0.0, scale * (estimate.high - estimate.value)) for estimate in groups.sce]
+    floors = [scale * (estimate.noise_floor or 0) for estimate in groups.sce]
     found = groups.correlation()
     words = "no correlation: all groups are alike"
     if found is not None:
@@ -161,7 +167,7 @@ def draw_groups(groups: Groups, ax: "Axes | None" = None) -> "Figure":
         )
         ax.scatter(x, floors, color=FAINT, marker="_", s=60, zorder=2, label="by chance alone")
         ax.legend(loc="best")
-        ax.set(xlabel=f"mean certainty\n{words}", ylabel="SCE (1e-3)")
+        ax.set(xlabel=f"mean certainty\n{words}", ylabel=f"{sce.noun} ({sce.unit.symbol})")
         ax.set_ylim(bottom=0, top=1.25 * max(v + e for v, e in zip(y, above, strict=True)))
         ax.grid(axis="y", color=RULE)
     return figure_of(ax)

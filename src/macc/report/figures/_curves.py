@@ -27,7 +27,7 @@ def convergence(
 
     Args:
         named: For each method its seeds: the metric by epoch, in plain units (an ECE of 2 % is 0.02).
-        metric: ``"ece"``, ``"sce"``, ``"accuracy"`` or ``"nll"``, for the axis.
+        metric: The name of a metric, for the axis.
         ax: Axes to draw into; a new figure by default.
 
     Returns:
@@ -56,7 +56,7 @@ def severity_curve(
 
     Args:
         named: For each method the values of all kinds of shift, by severity; 0 is the clean test set.
-        metric: ``"ece"``, ``"sce"``, ``"accuracy"`` or ``"nll"``, for the axis.
+        metric: The name of a metric, for the axis.
         ax: Axes to draw into; a new figure by default.
 
     Returns:
@@ -170,7 +170,7 @@ def _line(
 
 def _finish(ax: "Axes", metric: str, below: str) -> None:
     ax.set(xlabel=below, ylabel=_axis(metric))
-    if registry()[metric].better == "lower" and registry()[metric].unit.symbol == "%":
+    if registry()[metric].floored:
         ax.set_ylim(0, 1.05 * max(ax.dataLim.ymax, 1e-9))
     _whole_ticks(ax)
     ax.grid(axis="y")
@@ -179,8 +179,7 @@ def _finish(ax: "Axes", metric: str, below: str) -> None:
 
 def _axis(metric: str) -> str:
     found = registry()[metric]
-    name = found.short or found.label
-    return f"{name} ({found.unit.symbol})" if found.unit.symbol else name
+    return f"{found.noun} ({found.unit.symbol})" if found.unit.symbol else found.noun
 
 
 def _whole_ticks(ax: "Axes") -> None:
