@@ -42,4 +42,5 @@ def main(path: str, batch: int) -> None:
         torch.save({"weights": plain.state_dict(), "loss": trained, "ece": found["eval_ece"]}, path)
 
 
-main(sys.argv[1], int(sys.argv[2]))
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macc.data._cells import EXTRA, LEVELS, STANDARD, SYNTHETIC_FROST, cell
+from macc.data._cells import LEVELS, STANDARD, SYNTHETIC_FROST, cell
 from macc.data._parts import Part
 from macc.data._splits import Splits
 from macc.data.corruptions import blur, digital, noise, weather
@@ -59,8 +59,8 @@ def names(*, standard: bool = False) -> tuple[str, ...]:
         >>> len(names()), len(names(standard=True)), names()[-1]
         (19, 15, 'saturate')
     """
-    wanted = STANDARD if standard else (*STANDARD, *EXTRA)
-    return tuple(SYNTHETIC_FROST if name == "frost" else name for name in wanted)
+    published = [SYNTHETIC_FROST if name == "frost" else name for name in STANDARD]
+    return tuple(name for name in _table() if not standard or name in published)
 
 
 def corrupt(images: Tensor, corruption: str, severity: int, *, seed: int = 0, first: int = 0) -> Tensor:
