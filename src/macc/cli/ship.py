@@ -1,4 +1,4 @@
-"""``macc export`` and ``card``."""
+"""``macc auto``, ``export`` and ``card``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from macc.cli.app import app, say
-from macc.cli.options import DataFolder
+from macc.cli.options import DataFolder, Verify
 
 Model = Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder, or a shipped model.")]
 
@@ -39,3 +39,46 @@ def export(
     else:
         say(ship.export(trained, output, root=data))
     say(trained.rule)
+
+
+@app.command()
+def auto(
+    data: Annotated[str, typer.Argument(help="A set of `macc data list`, arrays:PATH or folder:PATH.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The model: .safetensors, .onnx or .pt2.")
+    ] = Path("model.safetensors"),
+    budget: Annotated[str, typer.Option(help="How long to train: 90s, 30m, 2h.")] = "30m",
+    risk: Annotated[
+        float, typer.Option(help="The largest share of accepted predictions that may be wrong.")
+    ] = 0.05,
+    out: Annotated[Path, typer.Option(help="The folder of run folders.")] = Path("runs"),
+    root: DataFolder = None,
+    verify: Verify = True,
+) -> None:
+    """Train a short list of methods and ship the best; started again, it resumes."""
+    from macc import ship, training
+    from macc.experiments import auto as automatic
+    from macc.report import experiment, page
+    from macc.ship import files
+
+    ship.check_name(output)
+    try:
+        found = automatic.auto(
+            data, budget=automatic.seconds(budget), out=out, root=root, verify=verify, show=True
+        )
+    except training.Interrupted as stopped:
+        typer.echo(f"macc: {stopped}", err=True)
+        raise typer.Exit(128 + stopped.number) from None
+    say(automatic.summary(found))
+    trained = files.with_risk(files.read(found.run.path), risk)
+    say(trained.rule)
+    if output.suffix == files.SUFFIX:
+        say(f"the model is {ship.ship(trained, output)}; macc.load reads it")
+    else:
+        say(ship.export(trained, output, root=root))
+    try:
+        report, *_ = experiment.write(found.folder, root=root)
+    except ValueError as error:
+        say(f"no report: {error}")
+    else:
+        say(page.how_to_open(report))

@@ -70,10 +70,7 @@ def export(
         How far the graph is from PyTorch.
     """
     place = Path(path)
-    if place.suffix not in _FORMATS:
-        raise ValueError(
-            f"a model is exported as {' or '.join(_FORMATS)} and shipped as {files.SUFFIX}, got {shown(place)}"
-        )
+    check_name(place)
     if not isinstance(trained.calibrator, EXPORTABLE):
         names = ", ".join(kind.__name__ for kind in EXPORTABLE)
         raise ValueError(
@@ -95,6 +92,16 @@ def export(
             )
         file.write(content)
     return Exported(place, difference, len(inputs), real is not None)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a file of a kind that is not written, or in no folder, before anything is computed."""
+    if path.suffix not in (*_FORMATS, files.SUFFIX):
+        raise ValueError(
+            f"a model is exported as {' or '.join(_FORMATS)} and shipped as {files.SUFFIX}, got {shown(path)}"
+        )
+    if not path.parent.is_dir():
+        raise ValueError(f"{shown(path)}: the folder {shown(path.parent)} does not exist; create it first")
 
 
 class _Graph(nn.Module):

@@ -1,0 +1,278 @@
+"""``macc auto``: a data set becomes a calibrated model within a budget of time, as an experiment like any other."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from macc import data as datasets
+from macc import metrics, posthoc
+from macc.experiments.estimates import seconds_of_epoch
+from macc.experiments.ledger import Job, Ledger, open_ledger
+from macc.experiments.progress import Progress
+from macc.experiments.result import Result
+from macc.experiments.running import folder_of, run
+from macc.experiments.spec import Experiment
+from macc.experiments.workers import fit
+from macc.io.writing import write_bytes
+from macc.io.yaml import parse
+from macc.training.runs import Run
+from macc.words import listed, slug
+
+FEWEST_EPOCHS = 3
+LARGE_IMAGE = 24
+"""Pixels from which on images get the larger network."""
+BASELINE = "CE"
+_MARGIN = 1.3
+"""How much longer than its epochs a training takes, with validation and what follows."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What ``macc auto`` ends with."""
+
+    result: Result
+    folder: Path
+    run: Run
+    """The run to ship."""
+    refinement: dict[str, float]
+    """Cross-fitted validation refinement of each method, the mean over its seeds."""
+    winner: str
+    seeds: int
+    verdict: str
+    left_out: list[str]
+
+
+def auto(
+    data: str,
+    *,
+    budget: float = 1800.0,
+    out: str | PathLike[str] = "runs",
+    root: str | PathLike[str] | None = None,
+    verify: bool = True,
+    show: bool = False,
+) -> Found:
+    """Train a short list of methods, and select one by what validation says after temperature scaling.
+
+    The list is ``experiments/auto.yaml``. Methods are trained one after another with the first seed, then with the
+    next, as long as the budget lasts; the first method is always trained. Started again it resumes, with the budget
+    anew. The test set selects nothing.
+
+    Args:
+        data: A data set's name, ``arrays:PATH`` or ``folder:PATH``.
+        budget: Seconds to train.
+        out: The folder of run folders.
+        root: The folder with data files.
+        verify: Compare published files with their checksums before they are opened.
+        show: Tell on standard error how far it is.
+    """
+    if not budget > 0:
+        raise ValueError(f"`budget` must be above 0 seconds, got {budget:g}")
+    began = time.monotonic()
+    progress = Progress(show=show)
+    known = _known()
+    progress.say(f"looking for {data}")
+    splits = datasets.load(data, root=root, verify=verify)
+    name = _name(data, root)
+    values = {"dataset": data, "loss": "CrossEntropy", **known["recipes"][_kind(splits)], **known["common"]}
+    folder = folder_of(_experiment(name, Path("recipe.yaml"), known["methods"], 1), out)
+    recipe = folder / "recipe.yaml"
+    if not recipe.is_file():
+        # Written once, so that the same trainings are found when it is started again.
+        write_bytes(recipe, _yaml(values))
+        ledger = open_ledger(_experiment(name, recipe, known["methods"], 1), out, root, verify=verify)
+        epoch = seconds_of_epoch(ledger, ledger.catalog.datasets[0])
+        affordable = int(budget / (_MARGIN * epoch * len(known["methods"])))
+        epochs = max(FEWEST_EPOCHS, min(int(values["epochs"]), affordable))
+        if epochs < values["epochs"]:
+            progress.say(f"{epochs} epochs in place of {values['epochs']}, for every method to have its turn")
+        write_bytes(recipe, _yaml({**values, "epochs": epochs}))
+    ledger = open_ledger(
+        _experiment(name, recipe, known["methods"], known["seeds"]), out, root, verify=verify
+    )
+    left_out = _train(ledger, began + budget, progress)
+    return _select(ledger, name, recipe, known["methods"], left_out, out=out, root=root, verify=verify)
+
+
+def _known() -> dict[str, Any]:
+    """The methods, and a recipe for each kind of input."""
+    text = (resources.files("macc") / "experiments" / "auto.yaml").read_text("utf-8")
+    return dict(parse(text, "auto.yaml"))
+
+
+def _name(data: str, root: str | PathLike[str] | None) -> str:
+    """What the experiment is called; files of one name in two folders are two data sets."""
+    kind, _, path = data.partition(":")
+    if not path:
+        return f"auto-{kind}"
+    place = Path(root or "", path).expanduser().resolve()
+    return f"auto-{slug(place.stem)[:40] or kind}-{sha256(str(place).encode()).hexdigest()[:6]}"
+
+
+def _yaml(values: Mapping[str, Any]) -> bytes:
+    return yaml.safe_dump(dict(values), sort_keys=False).encode()
+
+
+def _kind(splits: datasets.Splits) -> str:
+    if splits.kind != "image":
+        return splits.kind
+    return "image" if min(splits.shape[1:]) >= LARGE_IMAGE else "small image"
+
+
+def _experiment(name: str, recipe: Path, methods: Sequence[Mapping[str, Any]], seeds: int) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "name": name,
+            "title": "Which loss leaves the best model after temperature scaling?",
+            "datasets": [{"name": name.removeprefix("auto-"), "recipe": [str(recipe)]}],
+            "methods": [dict(method) for method in methods],
+            "tests": {"test": "test"},
+            "seeds": seeds,
+            "notes": ["Selected by cross-fitted validation refinement; the test set chose nothing."],
+        }
+    )
+
+
+def _jobs(ledger: Ledger) -> list[Job]:
+    """Every training, all methods with the first seed before any with the second."""
+    (dataset,) = ledger.catalog.datasets
+    return [
+        ledger.job(dataset, method, {}, seed) for seed in ledger.seeds for method in ledger.trained(dataset)
+    ]
+
+
+def _train(ledger: Ledger, end: float, progress: Progress) -> list[str]:
+    """Train as long as the next training is likely to end in time; what is left out, in words."""
+    left_out, longest = [], 0.0
+    jobs = _jobs(ledger)
+    with progress.of(ledger):
+        for number, job in enumerate(jobs):
+            if ledger.run(job).finished:
+                continue
+            now = time.monotonic()
+            if number and now + longest > end:
+                left_out.append(f"{job.text}: no time")
+                continue
+
+            def each(row: Mapping[str, Any], job: Job = job) -> None:
+                progress.tell(("epoch", (job.text, row["epoch"], ledger.recipe(job).epochs)))
+
+            try:
+                fit(ledger, job, on_epoch=each)
+            except ValueError as error:
+                left_out.append(f"{job.text}: {error}")
+                continue
+            longest = max(longest, time.monotonic() - now)
+            progress.tell(("done", job.text))
+    return left_out
+
+
+def _select(
+    ledger: Ledger,
+    name: str,
+    recipe: Path,
+    methods: Sequence[Mapping[str, Any]],
+    left_out: list[str],
+    *,
+    out: str | PathLike[str],
+    root: str | PathLike[str] | None,
+    verify: bool,
+) -> Found:
+    done = {(job.method, job.seed) for job in _jobs(ledger) if ledger.run(job).finished}
+    trained = [method for method in methods if (method["name"], ledger.seeds[0]) in done]
+    if not trained:
+        raise ValueError(f"no training finished; {left_out[0]}")
+    # Means over seeds are compared, so every method must have the same.
+    seeds = 1
+    while all((method["name"], ledger.seeds[0] + seeds) in done for method in trained):
+        seeds += 1
+    final = _experiment(name, recipe, trained, seeds)
+    result = run(final, workers=1, out=out, root=root, verify=verify)
+    ledger = open_ledger(final, out, root, verify=verify)
+    (dataset,) = ledger.catalog.datasets
+    runs = {
+        method.title: [ledger.run(job) for job in ledger.chosen_runs(dataset, method, "val_refinement")]
+        for method in ledger.trained(dataset)
+    }
+    each = {title: [_refinement(one) for one in found] for title, found in runs.items()}
+    refinement = {title: sum(values) / len(values) for title, values in each.items()}
+    winner = min(refinement, key=lambda title: refinement[title])
+    best = [
+        found[values.index(min(values))] for found, values in zip(runs.values(), each.values(), strict=True)
+    ]
+    chosen = dict(zip(runs, best, strict=True))
+    return Found(
+        result=result,
+        folder=folder_of(final, out),
+        run=chosen[winner],
+        refinement=dict(sorted(refinement.items(), key=lambda item: item[1])),
+        winner=winner,
+        seeds=seeds,
+        verdict=_verdict(winner, chosen),
+        left_out=left_out,
+    )
+
+
+def _refinement(one: Run) -> float:
+    return float(one.metrics["val"]["refinement"]["value"])
+
+
+def _verdict(winner: str, chosen: Mapping[str, Run]) -> str:
+    """Whether the selected model is better than cross-entropy, both after their calibrators, on the test set."""
+    if winner == BASELINE or BASELINE not in chosen:
+        return "Cross-entropy with temperature scaling is selected; nothing else did better on validation."
+    (mine, labels), (other, _) = (_calibrated(chosen[title]) for title in (winner, BASELINE))
+    found = metrics.compare(mine, other, labels, metrics=["nll"])["nll"]
+    low, high = found.low, found.high
+    text = (
+        f"test NLL {winner} minus {BASELINE}, both calibrated: {found.value:+.4f} ({low:+.4f} to {high:+.4f})"
+    )
+    if high < 0:
+        return f"{winner} is really better than cross-entropy with temperature scaling; {text}."
+    if low > 0:
+        return f"{winner} is worse than cross-entropy with temperature scaling on the test set; {text}."
+    return f"{winner} is not significantly better than cross-entropy with temperature scaling; {text}."
+
+
+def _calibrated(one: Run) -> tuple[Any, Any]:
+    logits, labels = one.predictions("test")
+    return posthoc.load(one.path / "calibrator.json")(logits), labels
+
+
+def summary(found: Found) -> str:
+    """What was selected and why, and what was left out."""
+    seeds = f"{found.seeds} seed{'s' * (found.seeds > 1)}"
+    lines = [f"validation refinement (NLL after temperature scaling, cross-fitted; {seeds} each):"]
+    lines += [
+        f"  {title.ljust(max(map(len, found.refinement)))}  {value:.4f}{'  selected' if title == found.winner else ''}"
+        for title, value in found.refinement.items()
+    ]
+    lines.append(found.verdict)
+    if found.left_out:
+        count = len(found.left_out)
+        lines.append(f"left out: {count} training{'s' * (count > 1)} ({listed(found.left_out, most=6)})")
+    return "\n".join(lines)
+
+
+def seconds(text: str) -> float:
+    """A budget as people write it.
+
+    Example:
+        >>> seconds("30m"), seconds("1.5h"), seconds("90")
+        (1800.0, 5400.0, 90.0)
+    """
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        found = float(number) * unit
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f"a budget is written as 90s, 30m or 2h, got {text!r}")
+    return found
