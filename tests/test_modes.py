@@ -37,7 +37,7 @@ CALLS = {
     **{
         name: lambda kind=kind: kind.fit(LOGITS, LABELS)(LOGITS)[0].tolist()
         for name, kind in methods().items()
-        if name != "Platt"
+        if not kind.two_classes
     },
     "Focal": lambda: float(losses.Focal()(LOGITS, LABELS)),
 }

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import log_softmax, softmax
 
 from helpers.calibrators import data, drawn, fit, slow_minimum
 from macc import metrics, posthoc
@@ -10,42 +10,6 @@ from macc import metrics, posthoc
 
 def nll(log_probs, labels):
     return -log_probs[np.arange(len(labels)), labels].mean()
-
-
-def test_platt_is_the_penalised_maximum():
-    logits, labels = data(500, 2)
-    temperature = fit("Temperature", logits, labels).temperature
-    margin = logits[:, 1] - logits[:, 0]
-
-    def objective(at):
-        scores = at[0] * margin / temperature + at[1]
-        loss = np.logaddexp(0, np.where(labels == 1, -scores, scores)).sum()
-        return (loss + ((at - [1, 0]) ** 2).sum() / 2) / len(labels)
-
-    slope, intercept = slow_minimum(objective, [1.0, 0.0])
-    fitted = posthoc.Platt.fit(logits, labels)
-
-    assert fitted.slope == pytest.approx(slope / temperature, abs=1e-5)
-    assert fitted.intercept == pytest.approx(intercept, abs=1e-5)
-
-
-def test_platt_recovers_a_curve_and_agrees_with_scikit_learn():
-    from sklearn.linear_model import LogisticRegression
-
-    rng = np.random.default_rng(0)
-    margin = rng.normal(size=40_000) * 3
-    labels = (rng.random(40_000) < expit(0.5 * margin - 1)).astype(int)
-    fitted = posthoc.Platt.fit(margin, labels)
-    theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(margin[:, None], labels)
-
-    assert fitted.slope == pytest.approx(0.5, abs=0.02)
-    assert fitted.intercept == pytest.approx(-1, abs=0.04)
-    np.testing.assert_allclose(fitted(margin), theirs.predict_proba(margin[:, None])[:, 1], atol=1e-4)
-
-
-def test_platt_is_for_two_classes():
-    with pytest.raises(ValueError, match="Platt is for two classes, and logits has 4; use"):
-        posthoc.Platt.fit(*data())
 
 
 @pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet"])

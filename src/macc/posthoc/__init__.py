@@ -14,11 +14,13 @@ from macc.posthoc._best import by_name as by_name
 from macc.posthoc._beta import Beta as Beta
 from macc.posthoc._binned import Histogram as Histogram
 from macc.posthoc._binned import Isotonic as Isotonic
+from macc.posthoc._curves import Platt as Platt
+from macc.posthoc._curves import Quadratic as Quadratic
+from macc.posthoc._curves import Spline as Spline
 from macc.posthoc._ensemble import EnsembleTemperature as EnsembleTemperature
 from macc.posthoc._identity import Identity as Identity
 from macc.posthoc._linear import Dirichlet as Dirichlet
 from macc.posthoc._linear import MatrixScaling as MatrixScaling
-from macc.posthoc._linear import Platt as Platt
 from macc.posthoc._linear import VectorScaling as VectorScaling
 from macc.posthoc._local import LocalTemperature as LocalTemperature
 from macc.posthoc._meta import MetaCal as MetaCal
@@ -30,3 +32,4 @@ from macc.posthoc._threshold import Check as Check
 from macc.posthoc._threshold import Threshold as Threshold
 from macc.posthoc._threshold import check as check
 from macc.posthoc._threshold import threshold as threshold
+from macc.posthoc._venn_abers import VennAbers as VennAbers

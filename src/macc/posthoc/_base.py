@@ -56,6 +56,8 @@ class Calibrator(ABC):
     """Whether the predicted class, the first of the largest, is the same before and after."""
     holds_identity: ClassVar[bool] = False
     """Whether some choice of parameters leaves the model's probabilities as they are."""
+    two_classes: ClassVar[bool] = False
+    """Whether it is for two classes only."""
     needs_every_class: ClassVar[bool] = False
     """Whether each class has parameters of its own, which only samples of that class can tell."""
 

@@ -19,6 +19,8 @@ Candidate: TypeAlias = str | type[Calibrator] | Callable[[Any, Any], Calibrator]
 
 # A matrix of more classes than this takes minutes, and wins seldom.
 _MOST_MATRIX_CLASSES = 100
+# Each pair of classes has a curve of its own.
+_MOST_PAIRED_CLASSES = 2
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,13 @@ def written(name: str) -> str:
 def suitable(num_classes: int) -> list[str]:
     """Names of the calibrators worth comparing for a number of classes."""
     left_out = {"MetaCal"}
-    left_out |= {"Platt"} if num_classes > 2 else set()
     left_out |= {"MatrixScaling", "Dirichlet"} if num_classes > _MOST_MATRIX_CLASSES else set()
-    return [name for name in methods() if name not in left_out]
+    left_out |= {"VennAbers"} if num_classes > _MOST_PAIRED_CLASSES else set()
+    return [
+        name
+        for name, kind in methods().items()
+        if name not in left_out and (num_classes == 2 or not kind.two_classes)
+    ]
 
 
 def _named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]:

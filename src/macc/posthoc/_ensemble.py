@@ -110,7 +110,7 @@ def _mixture(data: Sample, temperature: float) -> tuple[Floats, float]:
 
 def _least_squares(data: Sample, temperature: float) -> tuple[Floats, float]:
     """The weights of least Brier score at a temperature, and that score: a quadratic form of the weights."""
-    products, hits = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    products, hits = (torch.zeros(*shape, dtype=torch.float64, device="cpu") for shape in ((3, 3), (3,)))
     for opinions, labels in _opinions(data, temperature):
         own = torch.stack([each.gather(1, labels[:, None]).exp().sum() for each in opinions])
         probs = torch.stack([each.exp_().flatten() for each in opinions])

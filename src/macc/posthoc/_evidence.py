@@ -78,7 +78,7 @@ class Problem:
     def groups(self) -> Tensor:
         """The group of each number, ``(K, width)``: by class d (or M with d on its diagonal), and b at the end."""
         classes = self.centred.shape[1]
-        result = torch.full((classes, self.width), _OTHER)
+        result = torch.full((classes, self.width), _OTHER, device=self.centred.device)
         (result.diagonal() if self.mixes else result[:, 0]).fill_(_OWN)
         result[:, -1] = _OFFSET
         return result
@@ -190,9 +190,13 @@ def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Fo
     classes = len(groups)
     # Where to begin: what suits a few thousand samples of ten classes.
     first = {_OWN: classes / 2, _OTHER: 10.0 * classes, _OFFSET: classes / 2}
-    scales = torch.tensor([first[i] if cost is None else cost for i, cost in enumerate(given)])
+    scales = torch.tensor(
+        [first[i] if cost is None else cost for i, cost in enumerate(given)],
+        dtype=torch.float64,
+        device="cpu",
+    )
     chosen = [i for i, cost in enumerate(given) if cost is None and bool((groups == i).any())]
-    scales, weights = scales.double(), torch.ones_like(groups, dtype=torch.float64)
+    weights = torch.ones_like(groups, dtype=torch.float64)
     change = torch.zeros_like(weights)
     for stride in _STRIDES if chosen else ():
         costs = scales[groups] * weights
@@ -249,7 +253,7 @@ def _fit(
     found = minimise(objective, np.zeros(start.numel()), tolerance=tolerance, memory=10)
     if blocked:
         inverse = torch.linalg.solve_triangular(
-            root, torch.eye(root.shape[1], dtype=root.dtype).expand_as(root), upper=False
+            root, torch.eye(root.shape[1], dtype=root.dtype, device=root.device).expand_as(root), upper=False
         )
         variance = inverse.square().sum(1)
     else:

@@ -1,4 +1,4 @@
-"""Linear maps of the logits: Platt, vector, matrix and Dirichlet scaling.
+"""Linear maps of the logits: vector, matrix and Dirichlet scaling.
 
 All of them are fitted around the best temperature: features are divided by it, the map begins at the
 identity, and penalties pull towards that. So the fit is never worse than temperature scaling on its own
@@ -18,79 +18,8 @@ from macc.metrics.inputs import Array
 from macc.posthoc._base import Floats, Sample, accept, check_objective, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._evidence import Found, Penalties, Problem, fit_map
-from macc.posthoc._optimise import check_penalty, minimise
+from macc.posthoc._optimise import check_penalty
 from macc.posthoc._temperature import Temperature
-
-
-@dataclass(frozen=True, eq=False)
-class Platt(ClassWise):
-    r"""A logistic curve of the difference of the two logits; two classes only.
-
-    .. math:: P(1) = \sigma(a (z_1 - z_0) + b)
-
-    The negative log-likelihood is minimised with a penalty of :math:`\frac12 (a T - 1)^2 + \frac12 b^2`
-    on its sum, T being the best temperature: a few samples outweigh it, and it keeps the curve finite
-    where the classes can be told apart without error.
-
-    Args:
-        slope: The slope a.
-        intercept: The intercept b.
-
-    Example:
-        >>> from macc import posthoc
-        >>> fitted = posthoc.Platt.fit([-3.0, 3.0, 3.0, -3.0, 3.0, 3.0] * 50, [0, 1, 0, 0, 1, 1] * 50)
-        >>> fitted([-3.0, 0.0, 3.0]).round(2)
-        array([0.01, 0.15, 0.75])
-
-    Reference:
-        Platt, *Probabilistic Outputs for Support Vector Machines*, 1999.
-    """
-
-    slope: float = parameter()
-    intercept: float = parameter()
-
-    holds_identity: ClassVar[bool] = True
-
-    @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "Platt":
-        """Fit the curve.
-
-        Args:
-            logits: ``(N, 2)``, or ``(N,)`` of class 1.
-            labels: Class indices ``(N,)``.
-
-        Returns:
-            The fitted calibrator.
-        """
-        data = sample(logits, labels)
-        if data.num_classes != 2:
-            raise ValueError(
-                f"Platt is for two classes, and logits has {data.num_classes}; use VectorScaling or Temperature"
-            )
-        around = tempering(data)
-        temperature = around["temperature"]
-        margins = data.map(_margins) / temperature
-        hits = data.labels.cpu().double()
-
-        def objective(at: Floats) -> tuple[float, Floats]:
-            scores = at[0] * margins + at[1]
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, hits)
-            residual = (scores.sigmoid() - hits) / len(hits)
-            gradient = np.array([float(residual @ margins), float(residual.sum())])
-            away = at - [1.0, 0.0]
-            return float(loss) + float(away @ away) / (2 * len(hits)), gradient + away / len(hits)
-
-        found = minimise(objective, np.array([1.0, 0.0]))
-        around["notes"] += found.notes
-        return accept(cls(2, slope=found.at[0] / temperature, intercept=found.at[1], **around), data)
-
-    def _check_parameters(self) -> None:
-        if self.num_classes != 2:
-            raise ValueError(f"Platt.num_classes must be 2, got {self.num_classes}")
-
-    def _scores(self, logits: Tensor) -> Tensor:
-        scores = self.slope * _margins(logits) + self.intercept
-        return torch.stack([torch.zeros_like(scores), scores], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,7 +242,3 @@ class Dirichlet(_MatrixMap):
     @staticmethod
     def _shift(logits: Tensor) -> Tensor:
         return logits.logsumexp(1, keepdim=True)
-
-
-def _margins(logits: Tensor) -> Tensor:
-    return logits[:, 1] - logits[:, 0]
