@@ -1,5 +1,6 @@
 """``macc evaluate``, ``merge``, ``check`` and ``compare``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,19 +55,24 @@ def evaluate(
 
     An .npz has the keys `labels` and `probs` or `logits`; with `mean` and `variance`, as `macc predict --moments` writes, the
     report says how well certainty ranks right above wrong predictions. A .csv or .parquet has the column `label` and one for
-    each class, or `label` and `prob` for two classes. An .npy needs a second one with the labels.
+    each class, or `label` and `prob` for two classes; or the columns `confidence` and `correct` of answers, where no class vector is
+    known. An .npy needs a second one with the labels.
     """
     from macc.io.writing import check_outputs, write_whole
+    from macc.metrics.correctness import NOTE, metrics_of_answers
 
     check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels])
     if plot is not None:
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
-    source = open_file(file, labels, {**reading, "positive": positive})
+    source = open_file(file, labels, {**reading, "positive": positive, "answers": True})
     wanted = listed(metrics)
+    large = state is not None or source.num_rows > max_rows_in_memory
+    if source.answers:
+        wanted = metrics_of_answers(wanted, streamed=large)
     with progress("measuring") as on_progress:
-        if state is not None or source.num_rows > max_rows_in_memory:
+        if large:
             from macc.metrics.streaming import check_streamed
             from macc.predictions import stream
 
@@ -95,6 +101,8 @@ def evaluate(
                 normalise=normalise,
                 on_progress=on_progress,
             )
+    if source.answers:
+        report = replace(report, notes=(NOTE, *report.notes))
     tests = {f"p_{name}": {"value": p} for name, p in report.p_values.items()}
     also_write(json, report.to_dict() | tests)
     if plot is not None:
@@ -193,13 +201,16 @@ def check(
     are checked, because the errors of the two classes can cancel in those of the predicted one, which
     --max-top-label-ece limits.
     """
+    from macc.metrics.correctness import metrics_of_answers
     from macc.metrics.limits import broken_limits, kept_limits, limited
 
     asked = _limits(context.meta["limits"])
-    source = open_file(file, labels, {**reading, "positive": positive})
+    source = open_file(file, labels, {**reading, "positive": positive, "answers": True})
     limits: dict[str, float] = {}
     for name, limit in asked.items():
         metric = limited(name, source.num_classes)
+        if source.answers:
+            metric = metrics_of_answers([metric])[0]
         limits[metric] = min(limit, limits.get(metric, limit))
     with progress("measuring") as on_progress:
         if source.num_rows > max_rows_in_memory:
@@ -254,23 +265,30 @@ def compare(
     """Show the difference of each metric between two models on the same samples, with paired intervals."""
     from macc.io.writing import check_outputs
     from macc.metrics import compare as difference
+    from macc.metrics.correctness import metrics_of_answers
     from macc.predictions import check_same_files, check_same_samples
 
     check_outputs({"--json": json}, [a, b, labels])
     # Only an .npy needs labels of its own; the other file may hold them.
     arrays = [file.suffix.lower() == ".npy" for file in (a, b)]
-    reading |= {"positive": positive, "beside": [a, b]}
+    reading |= {"positive": positive, "beside": [a, b], "answers": True}
     sources = [
         open_file(file, labels if array or not any(arrays) else None, reading)
         for file, array in zip((a, b), arrays, strict=True)
     ]
+    wanted = listed(metrics)
+    large = max(source.num_rows for source in sources) > max_rows_in_memory
+    if any(source.answers for source in sources):
+        if not all(source.answers for source in sources):
+            raise ValueError(f"one of {a} and {b} has answers and the other classes; they cannot be compared")
+        wanted = metrics_of_answers(wanted, streamed=large)
     with progress("comparing") as on_progress:
-        if max(source.num_rows for source in sources) > max_rows_in_memory:
+        if large:
             from macc.predictions import stream_comparison
 
             result = stream_comparison(
                 *sources,
-                metrics=listed(metrics),
+                metrics=wanted,
                 positive=positive,
                 bins=bins,
                 confidence=confidence,
@@ -288,7 +306,7 @@ def compare(
                 *scores,
                 one.labels,
                 classes=one.classes or two.classes,
-                metrics=listed(metrics),
+                metrics=wanted,
                 positive=positive,
                 bins=bins,
                 confidence=confidence,

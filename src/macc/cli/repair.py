@@ -78,7 +78,11 @@ def calibrate(
     from macc.posthoc.applying import check_kind, write_calibrated
     from macc.posthoc.repair import files_of, pooled, repair
 
-    output = apply.with_name(f"{apply.stem}-calibrated.npz") if output is None else output
+    reading["answers"] = True
+    if output is None:
+        # An .npz has no columns, by which answers are known.
+        kind = apply.suffix if open_file(apply, apply_labels, reading).answers else ".npz"
+        output = apply.with_name(f"{apply.stem}-calibrated{kind}")
     check_kind(output)
     calibrator = output.with_suffix(".json")
     files = files_of(fit)
@@ -115,9 +119,8 @@ def calibrate(
             on_progress=on_progress,
         )
     rows = open_file(apply, apply_labels, {**reading, "labelled": False})
-    write_calibrated(
-        result.calibrator, rows, output, label_column=reading["label_column"], normalise=normalise
-    )
+    label_column = "correct" if rows.answers else reading["label_column"]
+    write_calibrated(result.calibrator, rows, output, label_column=label_column, normalise=normalise)
     result.calibrator.save(calibrator, classes=val.classes)
     also_write(json, result.to_dict())
     say(f"{result}\n\n{output}\n{calibrator}")
@@ -157,11 +160,10 @@ def apply_calibrator(
     check_kind(output)
     check_outputs({"-o": output}, [calibrator, file, labels])
     fitted, classes = load_with_classes(calibrator)
-    source = open_file(file, labels, {**reading, "labelled": False})
+    source = open_file(file, labels, {**reading, "labelled": False, "answers": True})
     check_classes(classes, source.classes)
-    count = write_calibrated(
-        fitted, source, output, label_column=reading["label_column"], normalise=normalise
-    )
+    label_column = "correct" if source.answers else reading["label_column"]
+    count = write_calibrated(fitted, source, output, label_column=label_column, normalise=normalise)
     typer.echo(f"{described(fitted)}, applied to {thousands(count)} samples\n\n{output}")
 
 
@@ -199,7 +201,7 @@ def threshold(
     from macc.io.writing import check_outputs
 
     check_outputs({"--json": json}, [file, labels, check, check_labels])
-    reading |= {"positive": positive, "beside": [file] if check is None else [file, check]}
+    reading |= {"positive": positive, "beside": [file] if check is None else [file, check], "answers": True}
     val = load_file(file, labels, reading, normalise)
     test = None if check is None else load_file(check, check_labels, reading, normalise)
     found = posthoc.threshold(
@@ -209,11 +211,17 @@ def threshold(
         confidence=confidence,
         from_logits=val.from_logits,
         normalise=normalise,
+        answers=val.answers,
     )
     seen = None
     if test is not None and found.threshold is not None:
         seen = posthoc.check(
-            found, test.scores, test.labels, from_logits=test.from_logits, normalise=normalise
+            found,
+            test.scores,
+            test.labels,
+            from_logits=test.from_logits,
+            normalise=normalise,
+            answers=test.answers,
         )
     also_write(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
     say(str(found) if seen is None else f"{found}\n{check}: {seen}")

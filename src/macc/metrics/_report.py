@@ -15,6 +15,7 @@ from macc.metrics._metric import Metric, metrics_of, registry
 from macc.metrics._resampling import Draws, Resampling
 from macc.metrics._significance import NAMES, p_values
 from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_bins
+from macc.metrics.correctness import CLASSES, NOTE, metrics_of_answers
 from macc.metrics.frames import read_columns
 from macc.metrics.inputs import (
     Array,
@@ -292,6 +293,7 @@ def evaluate(
     seed: int = 0,
     from_logits: bool = False,
     normalise: bool = False,
+    answers: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> Report:
     """Measure everything: each metric with an interval, each class, and the bins of a reliability diagram.
@@ -322,6 +324,9 @@ def evaluate(
         seed: Seed of the resamples; the same seed gives the same report.
         from_logits: The scores are logits.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        answers: The scores ``(N,)`` are the confidence of answers, and ``labels`` says which were right: for language
+            models, judges and retrieval, where no probability of every class is known. Only metrics that need none
+            are measured.
         on_progress: Called with the share of the work done.
 
     Returns:
@@ -359,6 +364,8 @@ def evaluate(
         data = probs
     if data is None or labels is None:
         raise ValueError("evaluate needs probabilities and labels: evaluate(probs, labels)")
+    if answers:
+        metrics, classes, notes = metrics_of_answers(metrics), CLASSES, (*notes, NOTE)
     labels = named_labels(labels, classes)
     given = on_cpu(predictions(data, labels, from_logits=from_logits, normalise=normalise))
     certainty = None if variance is None else _certainty(given, variance)

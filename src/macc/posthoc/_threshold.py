@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from macc.metrics.binning import TopLabels, top_labels
+from macc.metrics.binning import TopLabels, class_labels, top_labels
 from macc.metrics.inputs import Array, predictions
 from macc.metrics.intervals import clopper_pearson
 from macc.tables import thousands
@@ -100,6 +100,7 @@ def threshold(
     confidence: float = 0.95,
     from_logits: bool = False,
     normalise: bool = False,
+    answers: bool = False,
 ) -> Threshold:
     r"""Find the lowest confidence from which on predictions have at most a given risk.
 
@@ -121,6 +122,7 @@ def threshold(
         confidence: The chance with which this has to hold.
         from_logits: ``probs`` holds logits.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        answers: ``probs`` is the confidence ``(N,)`` of answers, and ``labels`` says which were right.
 
     Returns:
         The threshold, its coverage, and what was seen above it.
@@ -144,7 +146,7 @@ def threshold(
             raise ValueError(f"{name} must lie in (0, 1), got {value!r}; write 0.02 for 2 %")
     from scipy.stats import binom
 
-    top = _top(probs, labels, from_logits=from_logits, normalise=normalise)
+    top = _top(probs, labels, from_logits=from_logits, normalise=normalise, answers=answers)
     claimed, correct = (part.numpy() for part in top)
     size = len(claimed)
     order = np.argsort(-claimed, kind="stable")
@@ -176,6 +178,7 @@ def check(
     *,
     from_logits: bool = False,
     normalise: bool = False,
+    answers: bool = False,
 ) -> Check:
     """See what a threshold does on other samples.
 
@@ -185,13 +188,14 @@ def check(
         labels: Class indices ``(N,)``.
         from_logits: ``probs`` holds logits.
         normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        answers: As for :func:`threshold`.
 
     Returns:
         How many samples are accepted and wrong, with exact limits of the share.
     """
     if found.threshold is None:
         raise ValueError("there is no threshold to check; allow more risk or give more validation samples")
-    top = _top(probs, labels, from_logits=from_logits, normalise=normalise)
+    top = _top(probs, labels, from_logits=from_logits, normalise=normalise, answers=answers)
     above = top.confidence >= found.threshold
     accepted, wrong = int(above.sum()), int((above & (top.correct == 0)).sum())
     low, high = map(float, clopper_pearson(wrong, accepted, (1 - found.confidence) / 2))
@@ -213,8 +217,12 @@ def _shortest(above: float, up_to: float) -> float:
     return up_to
 
 
-def _top(probs: Array, labels: Array, *, from_logits: bool, normalise: bool) -> TopLabels:
+def _top(probs: Array, labels: Array, *, from_logits: bool, normalise: bool, answers: bool) -> TopLabels:
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    if answers:
+        if given.num_classes != 2:
+            raise ValueError(f"answers have one confidence each, shape (N,), got {given.num_classes} columns")
+        return TopLabels(*(part.cpu() for part in class_labels(given.blocks(), 1)))
     return TopLabels(*(part.cpu() for part in top_labels(given.blocks())))
 
 

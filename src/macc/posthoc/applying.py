@@ -205,7 +205,7 @@ class _Layout:
 
     def _classes(self, probs: npt.NDArray[Any]) -> Columns:
         if probs.ndim == 1:
-            return {"prob": probs}
+            return {"confidence" if self.source.answers else "prob": probs}
         names = self.source.classes or [str(k) for k in range(probs.shape[1])]
         return {name: probs[:, k] for k, name in enumerate(names)}
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from macc.metrics import Report, evaluate, metrics_of, registry
 from macc.metrics.comparing import Comparison, compare
+from macc.metrics.correctness import metrics_of_answers
 from macc.metrics.inputs import predictions
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
@@ -117,7 +118,9 @@ def repair(
     probs = fitted(given)
     original = predictions(given, test.labels, from_logits=True).matrix().numpy()
     options: dict[str, Any] = {
-        "metrics": [name for name, each in metrics_of(original.shape[1]).items() if each.prominence <= 2],
+        "metrics": metrics_of_answers()
+        if test.answers
+        else [name for name, each in metrics_of(original.shape[1]).items() if each.prominence <= 2],
         "classes": test.classes or val.classes,
         "positive": positive,
         "bins": bins,
@@ -168,7 +171,7 @@ def pooled(paths: Sequence[Path], loaded: Sequence[Loaded]) -> Loaded:
     scores, labels = (
         np.concatenate(parts) for parts in zip(*((p.scores, p.labels) for p in loaded), strict=True)
     )
-    return Loaded(scores, labels, first.from_logits, first.classes)
+    return Loaded(scores, labels, first.from_logits, first.classes, answers=first.answers)
 
 
 def as_logits(loaded: Loaded, *, normalise: bool = False) -> npt.NDArray[Any]:

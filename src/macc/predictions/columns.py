@@ -6,6 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from macc.metrics.correctness import CLASSES
 from macc.predictions.labels import Labels, is_missing
 from macc.predictions.reading import Reading, decided
 from macc.predictions.refusals import FileWords
@@ -14,6 +15,18 @@ from macc.words import listed, quoted, shown
 
 # What pandas calls the index of a data frame in a file.
 _INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
+
+
+def of_answers(path: Path, header: Sequence[str], reading: Reading) -> Reading:
+    """How to read a table of answers, which has ``confidence`` and ``correct`` and no column of labels."""
+    chosen = reading.class_columns or reading.logits or reading.label_column in header
+    if not reading.answers or chosen or not {"confidence", "correct"} <= set(header):
+        return replace(reading, answers=False)
+    if reading.positive is not None:
+        raise ValueError(
+            f"{shown(path)} has 'confidence' and 'correct', the probability of a right answer; leave --positive out"
+        )
+    return replace(reading, label_column="correct", class_columns=("confidence",))
 
 
 def columns_of(path: Path, header: list[str], reading: Reading) -> tuple[list[int], int | None]:
@@ -69,7 +82,9 @@ def of_columns(
     words = FileWords(declare_logits=declare_logits, more_columns=cure, classes=names, place=place)
 
     labels_are = reading.labels_are
-    if width == 1 and reading.labelled:
+    if reading.answers:
+        words = replace(words, classes=CLASSES)
+    elif width == 1 and reading.labelled:
         names = _two_words(reading, read())
         words = replace(words, classes=names)
         labels_are = labels_are if names is None else "names"
@@ -78,7 +93,20 @@ def of_columns(
         labels = reading.labels(num_classes, names, labels_are)
         return decided(path, words, labels, read())
 
-    return Source(path, num_rows, num_classes, names, words, reading.logits, suspect, columns, labelled, read)
+    shown_names = CLASSES if reading.answers else names
+    return Source(
+        path,
+        num_rows,
+        num_classes,
+        shown_names,
+        words,
+        reading.logits,
+        suspect,
+        columns,
+        labelled,
+        read,
+        reading.answers,
+    )
 
 
 def _two_words(reading: Reading, parts: Iterator[Raw]) -> list[str] | None:

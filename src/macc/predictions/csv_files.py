@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from macc.predictions.columns import check_meaning, columns_of, need_carried, of_columns
+from macc.predictions.columns import check_meaning, columns_of, need_carried, of_answers, of_columns
 from macc.predictions.reading import Reading
 from macc.predictions.source import Raw, Source, rows_at_once
 from macc.words import quoted, shown
@@ -29,6 +29,7 @@ def open_csv(path: Path, reading: Reading) -> Source:
             raise ValueError(f"{shown(path)} is not a readable .csv ({shown(error)})") from None
 
     header = [name.strip() for name in next(rows(), (0, []))[1]]
+    reading = of_answers(path, header, reading)
     need_carried(path, header, reading)
     columns, label_at = columns_of(path, header, reading)
     two = len(columns) == 1

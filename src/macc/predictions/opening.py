@@ -29,6 +29,7 @@ def open_source(
     positive: str | None = None,
     beside: Sequence[Path] = (),
     carry: Sequence[str] = (),
+    answers: bool = False,
 ) -> Source:
     r"""Look at a file of predictions: ``.npz``, ``.npy`` with a second one of labels, ``.csv`` or ``.parquet``.
 
@@ -53,6 +54,7 @@ def open_source(
         beside: The other files of the same command. An option that one file has no use for is refused only if it
             means nothing to any of them.
         carry: Columns of a table that are no classes and come along with the rows of ``Source.raw``.
+        answers: A table may have the columns ``confidence`` and ``correct`` of answers in place of classes and labels.
 
     Returns:
         The source; reading it says what is wrong with its values.
@@ -80,6 +82,7 @@ def open_source(
         positive,
         tuple(beside),
         tuple(carry),
+        answers,
     )
     kind = path.suffix.lower()
     if kind not in (".npz", ".npy", ".csv", ".parquet"):

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc.predictions.columns import check_meaning, columns_of, need_carried, need_label, of_columns
+from macc.predictions.columns import (
+    check_meaning,
+    columns_of,
+    need_carried,
+    need_label,
+    of_answers,
+    of_columns,
+)
 from macc.predictions.reading import Reading
 from macc.predictions.source import Raw, Source, rows_at_once
 from macc.words import quoted, shown
@@ -34,6 +41,7 @@ def open_parquet(path: Path, reading: Reading) -> Source:
     file = opened()
     schema, num_rows = file.schema_arrow, file.metadata.num_rows
     file.close()
+    reading = of_answers(path, schema.names, reading)
     label_column = reading.label_column
     listed_names = [
         name for name in ("probs", "logits") if name in schema.names and _is_list(schema.field(name).type)

@@ -32,6 +32,8 @@ class Reading:
     positive: str | None = None
     beside: tuple[Path, ...] = ()
     carry: tuple[str, ...] = ()
+    answers: bool = False
+    """Whether the file may have answers; once it is open, whether it has."""
 
     def labels(self, num_classes: int, classes: Sequence[str] | None, labels_are: str | None) -> Labels:
         """How the labels of a file are read."""

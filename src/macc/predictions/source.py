@@ -29,6 +29,7 @@ class Loaded:
     """Scores ``(N, K)`` or ``(N,)``, labels ``(N,)``, whether the scores are logits, and class names if known.
 
     ``rows`` says where in its file each sample stands, counted from 0; without it samples are all of the file.
+    ``answers`` says that scores are the confidence of answers, and labels whether they were right.
     """
 
     scores: npt.NDArray[Any]
@@ -36,6 +37,7 @@ class Loaded:
     from_logits: bool
     classes: list[str] | None
     rows: npt.NDArray[np.int64] | None = None
+    answers: bool = False
 
     def probs(self) -> npt.NDArray[Any]:
         """The scores as probabilities."""
@@ -66,7 +68,7 @@ class Source:
 
     ``place`` says in words where a row stands. ``suspect`` says that every column of the file counts as a
     class because nobody said otherwise, so that one may be none. ``columns`` are those of a table, in their order;
-    ``raw`` reads the rows as they are.
+    ``raw`` reads the rows as they are. ``answers`` is as in :class:`Loaded`.
     """
 
     path: Path
@@ -79,6 +81,7 @@ class Source:
     columns: list[str] | None
     read: Callable[[], Iterator[Batch]]
     raw: Callable[[], Iterator[Raw]]
+    answers: bool = False
 
     def load(self, *, normalise: bool = False) -> Loaded:
         """Everything at once, the values checked.
@@ -92,7 +95,7 @@ class Source:
             predictions(scores, labels, from_logits=self.from_logits, normalise=normalise).check()
         except ValueError as error:
             raise self.refusal(error, rows) from None
-        return Loaded(scores, labels, self.from_logits, self.classes, rows)
+        return Loaded(scores, labels, self.from_logits, self.classes, rows, self.answers)
 
     def batches(self) -> Iterator[Batch]:
         """As many samples at a time as fit, whatever pieces the file has."""

@@ -1,0 +1,48 @@
+"""Answers without a class vector: how confident each one was, and whether it was right.
+
+They are two classes, wrong and right answers, with the confidence as the probability of a right one. What looks at the
+*predicted* class means nothing there: an answer of confidence 0.3 is not a prediction that it is wrong.
+"""
+
+from collections.abc import Iterable
+
+from macc.metrics._metric import registry
+from macc.words import did_you_mean
+
+CLASSES = ["wrong", "right"]
+NOTE = (
+    "Each sample is an answer, with a confidence and whether it was right, and no probability of every class: "
+    "the two classes are wrong and right answers."
+)
+# They see the probability of the two classes, and not which one is predicted.
+_OF_PROBABILITIES = {"nll", "refinement", "auroc"}
+
+
+def metrics_of_answers(names: Iterable[str] | None = None, *, streamed: bool = False) -> list[str]:
+    """The metrics that answers have, or those asked for by the names that they have with classes.
+
+    Args:
+        names: For example ``["ece"]``, which is ``positive_ece`` here; all that there are by default.
+        streamed: Only those that are measured in constant memory.
+
+    Example:
+        >>> metrics_of_answers(["ece", "brier"])
+        ['positive_ece', 'positive_brier']
+    """
+    there = [
+        name
+        for name, metric in registry().items()
+        if (metric.of == "two classes" or name in _OF_PROBABILITIES) and (metric.streams or not streamed)
+    ]
+    if names is None:
+        return there
+    found = []
+    for name in [names] if isinstance(names, str) else names:
+        known = next((each for each in (name, f"positive_{name}") if each in there), None)
+        if known is None:
+            kind = (
+                "needs a probability of every class, which answers do not have" if name in registry() else ""
+            )
+            raise ValueError(f"{name} {kind or 'is no metric'}; {did_you_mean(name, there)}")
+        found.append(known)
+    return found
