@@ -47,20 +47,25 @@ def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None
     """
     tests = _Tests(result, ledger, predictions or Predictions())
     for block in result.blocks():
-        of_metrics = {metric: _against_all(result, *block, metric, tests.paired) for metric in tests.metrics}
-        result.comparisons += [row for rows in of_metrics.values() for row in rows]
-        result.findings += [
-            _best_sentence(result, rows) for name, rows in of_metrics.items() if rows and name in main()
-        ]
+        for names in result.stages:
+            of_metrics = {
+                metric: _against_all(result, names, *block, metric, tests.paired) for metric in tests.metrics
+            }
+            result.comparisons += [row for rows in of_metrics.values() for row in rows]
+            result.findings += [
+                _best_sentence(result, rows) for name, rows in of_metrics.items() if rows and name in main()
+            ]
         if block[0] not in ledger.catalog:  # an average
             continue
         dataset = ledger.catalog[block[0]]
         for method in ledger.trained(dataset):
             if _is_macc(ledger, dataset, method):
-                rows = _compare(result, _others(ledger, dataset, method), *block, method.title, tests.paired)
-                result.comparisons += rows
-                if rows:
-                    result.findings.append(_sentence(result, *block, method.title, rows))
+                rivals = _others(ledger, dataset, method)
+                for name, others in ((method.title, rivals), _calibrated(result, method.title, rivals)):
+                    rows = _compare(result, others, *block, name, tests.paired)
+                    result.comparisons += rows
+                    if rows:
+                        result.findings.append(_sentence(result, *block, name, rows))
     if any("chance alone" in text for text in result.findings):
         result.findings.append(BY_CHANCE)
     if (
@@ -112,8 +117,12 @@ class _Tests:
 
     def _resampled(self, cell: Cell) -> MeanOfSets:
         """What resampling the test samples shows of a cell of one model."""
-        method = self.ledger.experiment.method(cell.method)
-        base = method.title if method.of is None else method.of
+        base = self.result.calibrated.get(cell.method)
+        if base is None:
+            method = self.ledger.experiment.method(cell.method)
+            base = method.title if method.of is None else method.of
+        else:
+            method = Method(name=cell.method, of=base, posthoc="calibrator")
         wanted = (cell.dataset, base, cell.rule)
         runs = [
             self.ledger.run_in(run.folder)
@@ -159,10 +168,16 @@ def _against() -> list[str]:
 
 
 def _against_all(
-    result: Result, dataset: str, test: str, rule: str, metric: str, test_pair: Paired
+    result: Result,
+    names: Sequence[str],
+    dataset: str,
+    test: str,
+    rule: str,
+    metric: str,
+    test_pair: Paired,
 ) -> list[Comparison]:
-    """The method with the best mean against every other one."""
-    cells = [result.cell(dataset, test, name, metric, rule) for name in result.methods]
+    """The one of some methods with the best mean against every other one."""
+    cells = [result.cell(dataset, test, name, metric, rule) for name in names]
     there = [cell for cell in cells if cell is not None and math.isfinite(cell.mean)]
     if len(there) < 2:
         return []
@@ -219,31 +234,38 @@ def _masks(ledger: Ledger, dataset: LocalDataSet, method: Method) -> int:
     return head.samples if isinstance(head, Head) else 0
 
 
-def _others(ledger: Ledger, dataset: LocalDataSet, method: Method) -> dict[str, list[Method]]:
+def _others(ledger: Ledger, dataset: LocalDataSet, method: Method) -> dict[str, list[str]]:
     """What a MACC method is tested against, by what it is to it."""
     tasks = _tasks(ledger, dataset, method)
-    found: dict[str, list[Method]] = {why: [] for why in _WHY}
+    found: dict[str, list[str]] = {why: [] for why in _WHY}
     for other in ledger.methods(dataset):
         base = other if other.of is None else ledger.experiment.method(other.of)
         criterion, masks = _criteria(ledger, dataset, base)[0], _masks(ledger, dataset, base)
         if other.of is not None:
             if other.posthoc == "temperature" and isinstance(criterion, losses.CrossEntropy) and not masks:
-                found["temperature"].append(other)
+                found["temperature"].append(other.title)
             continue
         if criterion.needs_moments:
             continue
         alone = isinstance(criterion, losses.Task) and _tasks(ledger, dataset, base) == tasks
         alone = alone and _apart_from_head(other) == _apart_from_head(method)
         if not masks:
-            found["task" if alone else "competitor"].append(other)
+            found["task" if alone else "competitor"].append(other.title)
         elif alone and masks == 1:
-            found["dropout"].append(other)
+            found["dropout"].append(other.title)
     return found
+
+
+def _calibrated(result: Result, name: str, rivals: dict[str, list[str]]) -> tuple[str, dict[str, list[str]]]:
+    """A method after its calibrator, and what it is tested against after theirs."""
+    then = {base: title for title, base in result.calibrated.items()}
+    after = {why: [then[other] for other in others if other in then] for why, others in rivals.items()}
+    return then.get(name, ""), after
 
 
 def _compare(
     result: Result,
-    rivals: dict[str, list[Method]],
+    rivals: dict[str, list[str]],
     dataset: str,
     test: str,
     rule: str,
@@ -261,7 +283,7 @@ def _compare(
             cells = [
                 cell
                 for other in others
-                if (cell := result.cell(dataset, test, other.title, metric, rule)) is not None
+                if (cell := result.cell(dataset, test, other, metric, rule)) is not None
                 and len(cell.values) == len(own.values)
             ]
             if cells:
@@ -309,12 +331,13 @@ def _best_sentence(result: Result, rows: list[Comparison]) -> str:
     """Which method is best in one column, and whether that is clear."""
     first = rows[0]
     words = _Words(result, first.dataset, first.test, first.rule, first.metric)
+    where = f"{words.where}, after calibration" if first.a in result.calibrated else words.where
     own = f"{_name(first.a)} ({words.value(first.a)})"
     better = [row for row in rows if row.p_holm < LEVEL]
     others = [row for row in rows if row not in better]
     if not others:
         whom = words.tested(first) if len(rows) == 1 else f"every other method ({_limit(better, '≤')})"
-        return f"{words.where}: {own} has the best {words.noun}, {BETTER} {whom}."
+        return f"{where}: {own} has the best {words.noun}, {BETTER} {whom}."
     said = []
     if len(better) == 1:
         said.append(f"{BETTER} {words.tested(better[0])}")
@@ -327,7 +350,7 @@ def _best_sentence(result: Result, rows: list[Comparison]) -> str:
     else:
         said.append(f"{SAME} any other method ({_limit(others, '≥')})")
     end = "highest" if _is_higher_better(first.metric) else "lowest"
-    return f"{words.where}: no clear best {words.noun}. {own} has the {end}: {'; '.join(said)}."
+    return f"{where}: no clear best {words.noun}. {own} has the {end}: {'; '.join(said)}."
 
 
 def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[Comparison]) -> str:
@@ -348,7 +371,9 @@ def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, row
     absent = [why for key, why in _WHY.items() if key not in named]
     first = (test, rule) == (result.tests[dataset][0], result.rules(dataset)[0])
     missing = (
-        f" It is not compared with {_and(absent)}: this experiment has none." if absent and first else ""
+        f" It is not compared with {_and(absent)}: this experiment has none."
+        if absent and first and name not in result.calibrated
+        else ""
     )
     own = f"{_name(name)} ({words.noun} {words.value(name)})"
     return f"{words.where}, {own}: {'; '.join(said)}.{_also(rows)}{missing}"

@@ -55,6 +55,8 @@ def gather(ledger: Ledger, published: Published = nothing_published) -> Result:
         for method in ledger.methods(dataset):
             for rule in RULES:
                 cells.add(result, method, rule)
+        for method in ledger.trained(dataset):
+            cells.add_calibrated(result, method)
     result.notes += _selected(result, ledger)
     for name, members in experiment.averages.items():
         _add_average(result, experiment.paper, published, name, members)
@@ -152,6 +154,23 @@ class _Cells:
             for job, run in zip(jobs, runs, strict=True):
                 result.runs.append(self._member(method, rule, job, run))
 
+    def add_calibrated(self, result: Result, method: Method) -> None:
+        """Put the cells of a method after its calibrators into the result, where all of its runs have one."""
+        folders = {
+            run.folder
+            for run in result.runs
+            if (run.dataset, run.method) == (self.dataset.name, method.title)
+        }
+        runs = [self.ledger.run_in(folder) for folder in folders]
+        if not runs or not all((run.path / "calibrator.json").is_file() for run in runs):
+            return
+        then = method.then(runs[0].recipe.calibrate)
+        for rule in RULES:
+            self.add(result, then, rule)
+        if then.title not in result.methods:
+            result.methods.append(then.title)
+            result.calibrated[then.title] = method.title
+
     def _values(self, method: Method, runs: Sequence[Run], names: Sequence[str]) -> dict[str, float]:
         """The columns of a model on a test, as means over its prediction files."""
         return measure.mean_of(
@@ -165,8 +184,9 @@ class _Cells:
             found["minutes"] = math.fsum(map(measure.minutes, runs))
         if "u" in self.columns and not method.ensemble and (spread := measure.spread(runs[0])) is not None:
             found["u"] = spread
-        if "temperature" in self.columns and method.posthoc == "temperature":
-            found["temperature"] = measure.temperature(runs[0].path)
+        scale = measure.temperature_after(method, runs[0])
+        if "temperature" in self.columns and scale is not None:
+            found["temperature"] = scale
         return found
 
     def _cell(

@@ -16,6 +16,7 @@ from macc.experiments.ledger import mc_name
 from macc.experiments.spec import Method
 from macc.metrics.comparing import sampled_means
 from macc.metrics.intervals import MeanOfSets, Sampled
+from macc.posthoc import Calibrator, Temperature, load
 from macc.training.runs import SPREAD, Run
 from macc.training.selection import chosen_epoch
 
@@ -139,16 +140,19 @@ class Predictions:
         return self._files[path, name]
 
     def _after(self, method: Method, runs: Sequence[Run], name: str) -> Logits:
-        """The predictions after a method's own step: an ensemble, dropout passes, or a temperature."""
+        """The predictions after a method's own step: an ensemble, dropout passes, a temperature, or a calibrator."""
         if method.ensemble:
             return ensemble([self._read(run.path, name) for run in runs])
         (run,) = runs
         if method.passes is not None:
             return self._read(run.path, mc_name(method.passes))
         found = self._read(run.path, name)
-        if method.posthoc != "temperature":
+        if method.posthoc is None:
             return found
-        return Logits(found.logits / temperature(run.path), found.labels)
+        if (scale := temperature_after(method, run)) is not None:
+            return Logits(found.logits / scale, found.labels)
+        probs = calibrator(run.path)(found.logits.double())
+        return Logits(probs.clamp(min=torch.finfo(torch.float64).tiny).log(), found.labels)
 
 
 def _values(found: Logits, columns: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -205,12 +209,24 @@ def spread(run: Run) -> float | None:
 @lru_cache(maxsize=4096)
 def temperature(path: Path) -> float:
     """The temperature that the paper's grid gives on the validation split of a run."""
-    from macc.posthoc import Temperature
-
     logits, labels = Run(path).predictions("val")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # at a bound: the table shows it
         return float(Temperature.fit(logits, labels, grid=True).temperature)
+
+
+@lru_cache(maxsize=4096)
+def calibrator(path: Path) -> Calibrator:
+    """The calibrator that a run ended with."""
+    return load(path / "calibrator.json")
+
+
+def temperature_after(method: Method, run: Run) -> float | None:
+    """The temperature of what is made of a run by one."""
+    if method.posthoc == "temperature":
+        return temperature(run.path)
+    found = calibrator(run.path) if method.posthoc == "calibrator" else None
+    return found.temperature if isinstance(found, Temperature) else None
 
 
 def ensemble(members: Sequence[Logits]) -> Logits:

@@ -109,6 +109,8 @@ class Result:
     """The Pareto front of each grid, where there are two objectives."""
     provenance: dict[str, list[str]] = field(default_factory=dict)
     """Commit, versions and processor behind the runs; several values where they differ."""
+    calibrated: dict[str, str] = field(default_factory=dict)
+    """The methods after the calibrators of their runs, and which method each is made of."""
 
     def cell(
         self, dataset: str, test: str, method: str, metric: str, rule: str = "val_accuracy"
@@ -149,7 +151,7 @@ class Result:
     def dropout(self, dataset: str, method: str, rule: str) -> float | None:
         """The dropout rate of a method's head, as a rule selected it; none where it has no head."""
         for run in self.runs:
-            if (run.dataset, run.method, run.rule) == (dataset, method, rule):
+            if (run.dataset, run.method, run.rule) == (dataset, self.calibrated.get(method, method), rule):
                 head = run.settings["head"]
                 return float(head["p"]) if isinstance(head, dict) else None
         return None
@@ -161,11 +163,20 @@ class Result:
                 for rule in self.rules(dataset):
                     yield dataset, test, rule
 
-    def best(self, dataset: str, test: str, rule: str, metric: str) -> str | None:
-        """The method that is significantly better than every other one; none where no method is."""
+    @property
+    def stages(self) -> list[list[str]]:
+        """The methods as they were trained, and after their calibrators; they are tested among their kind."""
+        raw = [name for name in self.methods if name not in self.calibrated]
+        return [raw, [name for name in self.methods if name in self.calibrated]]
+
+    def best(self, dataset: str, test: str, rule: str, metric: str) -> list[str]:
+        """The methods that are significantly better than every other one of their stage: one of each at most."""
         block = (dataset, test, rule, metric, "best")
-        rows = [c for c in self.comparisons if (c.dataset, c.test, c.rule, c.metric, c.why) == block]
-        return rows[0].a if rows and all(row.p_holm < LEVEL for row in rows) else None
+        of_best: dict[str, list[Comparison]] = {}
+        for row in self.comparisons:
+            if (row.dataset, row.test, row.rule, row.metric, row.why) == block:
+                of_best.setdefault(row.a, []).append(row)
+        return [name for name, rows in of_best.items() if all(row.p_holm < LEVEL for row in rows)]
 
     def metrics(self, dataset: str) -> list[str]:
         """The columns of a data set's table; a class-wise one is as many as there are classes."""

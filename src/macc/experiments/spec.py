@@ -26,7 +26,7 @@ from pydantic import (
 from macc import losses
 from macc.experiments import columns, grid
 from macc.io.yaml import parse, read_text
-from macc.training.recipe import Count, Scale
+from macc.training.recipe import Calibrate, Count, Scale
 from macc.words import did_you_mean, slug
 
 Rule = Literal["val_accuracy", "val_nll", "val_refinement"]
@@ -137,7 +137,10 @@ class Method(_Values):
         Field(description="The dropout rate selected for this method, with one mask a step: the control."),
     ] = None
     of: Annotated[str | None, Field(description="Made of this method's runs, without training.")] = None
-    posthoc: Literal["temperature"] | None = None
+    posthoc: Annotated[
+        Literal["temperature", "calibrator"] | None,
+        Field(description="temperature: by the paper's grid; calibrator: the one each run ends with."),
+    ] = None
     ensemble: Annotated[bool, Field(description="Average the probabilities of all seeds.")] = False
     passes: Annotated[Count | None, Field(description="Average over this many passes with dropout on.")] = (
         None
@@ -148,6 +151,11 @@ class Method(_Values):
     def title(self) -> str:
         """What tables call it."""
         return self.name or _label(self.loss or "")
+
+    def then(self, calibrate: Calibrate) -> "Method":
+        """The method after the calibrator that each of its runs ends with."""
+        what = "temperature" if calibrate == "temperature" else "its calibrator"
+        return Method(name=f"{self.title}, then {what}", of=self.title, posthoc="calibrator")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

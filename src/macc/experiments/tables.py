@@ -81,7 +81,7 @@ def block_table(result: Result, dataset: str, test: str, rule: str) -> Table:
         best = result.best(dataset, test, rule, metric)
         columns.append(column)
         for row, (name, cell) in zip(rows, cells.items(), strict=True):
-            row.append(_entry(cell, column, best=name == best))
+            row.append(_entry(cell, column, best=name in best))
         if any(cell is not None and cell.paper is not None for cell in cells.values()):
             columns += [Column(heading, on_page=False) for heading in ("paper", "diff.")]
             for row, cell in zip(rows, cells.values(), strict=True):
