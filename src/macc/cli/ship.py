@@ -82,3 +82,16 @@ def auto(
         say(f"no report: {error}")
     else:
         say(page.how_to_open(report))
+
+
+@app.command()
+def card(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The Markdown file.")] = Path(
+        "README.md"
+    ),
+) -> None:
+    """Write a model card: data, method, calibrated metrics, classes, thresholds and limits."""
+    from macc import ship
+
+    say("\n".join(map(str, ship.card(run, output))))
