@@ -14,7 +14,7 @@ from macc.io.json import finite
 from macc.metrics._metric import Metric, metrics_of, registry
 from macc.metrics._resampling import Draws, Resampling
 from macc.metrics._significance import NAMES, p_values
-from macc.metrics.binning import TopBins, TopLabels, bin_index, class_labels, top_bins
+from macc.metrics.binning import TopBins
 from macc.metrics.correctness import CLASSES, NOTE, metrics_of_answers
 from macc.metrics.frames import read_columns
 from macc.metrics.inputs import (
@@ -368,8 +368,8 @@ def evaluate(
         metrics, classes, notes = metrics_of_answers(metrics), CLASSES, (*notes, NOTE)
     labels = named_labels(labels, classes)
     given = on_cpu(predictions(data, labels, from_logits=from_logits, normalise=normalise))
-    certainty = None if variance is None else _certainty(given, variance)
-    wanted = check_names(metrics, given.num_classes, certainty=certainty is not None)
+    checked = None if variance is None else _check_variance(given, variance)
+    wanted = check_names(metrics, given.num_classes, certainty=checked is not None)
     names = class_names(classes, given.num_classes)
     one = positive_index(positive, names)
     draws = Draws(
@@ -378,7 +378,8 @@ def evaluate(
         resampling=Resampling(given.num_samples, resamples, seed),
         positive=one,
         confidence=confidence,
-        certainty=certainty,
+        variance=checked,
+        whole=metrics is None,
     )
     estimates = {}
     with torch.device("cpu"):  # whatever the default device is
@@ -389,23 +390,21 @@ def evaluate(
     if on_progress is not None:
         on_progress(1.0)
 
-    sides = None if one is None else class_labels(given.blocks(), one)
-
-    def binned(samples: TopLabels) -> tuple[Bin, ...]:
-        return reliability_bins(
-            top_bins(samples, bin_index(samples.confidence, bins), bins), bins, confidence
-        )
+    def diagram(binned: TopBins) -> tuple[Bin, ...]:
+        return reliability_bins(binned, bins, confidence)
 
     return Report(
         estimates,
-        _class_rows(given, names, draws.classes.each) if "sce" in wanted else (),
-        binned(draws.sample.top),
+        _class_rows(given, names, draws) if "sce" in wanted else (),
+        diagram(draws.cells.binned),
         given.num_samples,
         given.num_classes,
         confidence,
         notes=(*notes, *_certainty_note(estimates)),
-        positive=None if one is None or sides is None else Positive(names[one], binned(sides)),
-        p_values=p_values(draws.sample.top if sides is None else sides) if metrics is None else {},
+        positive=None if one is None else Positive(names[one], diagram(draws.positive.cells.binned)),
+        p_values=p_values(draws.sample.top if one is None else draws.sample.positive)
+        if metrics is None
+        else {},
     )
 
 
@@ -414,8 +413,8 @@ def on_cpu(given: Predictions) -> Predictions:
     return replace(given, scores=given.scores.cpu(), labels=given.labels.cpu())
 
 
-def _certainty(given: Predictions, variance: Array) -> torch.Tensor:
-    """The paper's certainty ``(N,)`` of the predicted class."""
+def _check_variance(given: Predictions, variance: Array) -> torch.Tensor:
+    """Refuse what cannot be the variance of the logits."""
     values = torch.as_tensor(variance).detach().cpu().double()
     if tuple(values.shape) != tuple(given.scores.shape):
         raise ValueError(
@@ -423,8 +422,7 @@ def _certainty(given: Predictions, variance: Array) -> torch.Tensor:
         )
     if not bool((values >= 0).all() & values.isfinite().all()):
         raise ValueError("variance must be finite and at least 0; repair what wrote it")
-    predicted = torch.cat([block.probs.argmax(1) for block in given.blocks()])
-    return 1 - values.gather(1, predicted[:, None])[:, 0].tanh()
+    return values
 
 
 def _certainty_note(estimates: dict[str, Estimate]) -> tuple[str, ...]:
@@ -464,13 +462,12 @@ def check_names(
     return {name: metric for name, metric in there.items() if name in wanted}
 
 
-def _class_rows(given: Predictions, names: list[str], classwise: list[Estimate]) -> tuple[ClassRow, ...]:
+def _class_rows(given: Predictions, names: list[str], draws: Draws) -> tuple[ClassRow, ...]:
     samples = torch.bincount(given.labels, minlength=given.num_classes).tolist()
-    totals = sum(block.probs.sum(0) for block in given.blocks())
-    means = (totals / given.num_samples).tolist()  # type: ignore[union-attr]
+    means = (draws.sample.totals / given.num_samples).tolist()
     return tuple(
         ClassRow(name, count, count / given.num_samples, mean, estimate)
-        for name, count, mean, estimate in zip(names, samples, means, classwise, strict=True)
+        for name, count, mean, estimate in zip(names, samples, means, draws.classes.each, strict=True)
     )
 
 

@@ -97,13 +97,17 @@ def top_bins(top: TopLabels, index: Tensor, bins: int) -> TopBins:
     )
 
 
-def top_of_block(block: Block) -> TopLabels:
-    """:func:`top_labels` of one block."""
+def predicted_classes(block: Block) -> Tensor:
+    """The class of the largest probability of each row, the first of equal ones."""
     if block.given.device.type == "cpu" and block.given.dtype != torch.bfloat16:
         # Several times faster than torch's, on one thread; both give the first of equal values.
-        predicted = torch.from_numpy(block.given.numpy().argmax(axis=1))
-    else:
-        predicted = block.given.argmax(dim=1)
+        return torch.from_numpy(block.given.numpy().argmax(axis=1))
+    return block.given.argmax(dim=1)
+
+
+def top_of_block(block: Block) -> TopLabels:
+    """:func:`top_labels` of one block."""
+    predicted = predicted_classes(block)
     confidence = block.probs.gather(1, predicted[:, None])[:, 0]
     return TopLabels(confidence, (predicted == block.labels).double())
 

@@ -196,7 +196,7 @@ def compare(
         with torch.device("cpu"):  # whatever the default device is
             for turn, given in enumerate((a, b)):
                 resampling = Resampling(num_samples, resamples, seed)
-                draws = Draws(given, bins=bins, resampling=resampling, positive=one)
+                draws = Draws(given, bins=bins, resampling=resampling, positive=one, whole=metrics is None)
                 sampled.append({name: metric.sample(draws) for name, metric in wanted.items()})
                 progress((turn + 1) / 2)
             rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}

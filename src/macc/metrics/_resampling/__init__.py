@@ -4,6 +4,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from macc.metrics._one_pass import OnePass, Sample
 from macc.metrics._refinement import held_out
 from macc.metrics._resampling.cells import TopCells
 from macc.metrics._resampling.classes import ClassDraws, ClassErrors, adaptive, equal_width
@@ -14,10 +15,10 @@ from macc.metrics._resampling.gaps import (
     resampled_ks_error,
     resampled_smooth_ece,
 )
-from macc.metrics._resampling.means import MeanScores, Sample, mean_loss, means, one_pass
+from macc.metrics._resampling.means import MeanScores, mean_loss, means
 from macc.metrics._resampling.ranks import Selective, resampled_auroc, selective
 from macc.metrics._resampling.samples import Resampling as Resampling
-from macc.metrics.binning import TopLabels, class_labels
+from macc.metrics.binning import TopLabels
 from macc.metrics.inputs import Predictions
 from macc.metrics.intervals import Sampled
 
@@ -30,8 +31,9 @@ class Draws:
         bins: Number of bins.
         resampling: The resamples; predictions of the same samples share them.
         positive: The positive class of two; class 1 by default.
-        certainty: Certainty ``(N,)`` of the predicted class, for the metric that is about it.
+        variance: Variance ``(N, K)`` of the logits, for the metric that is about certainty.
         confidence: Level of the intervals of single classes, which are left out without it.
+        whole: Keep the probabilities of all classes, because metrics are going to ask for them.
     """
 
     def __init__(
@@ -41,42 +43,45 @@ class Draws:
         bins: int,
         resampling: Resampling,
         positive: int | None = None,
-        certainty: Tensor | None = None,
+        variance: Tensor | None = None,
         confidence: float | None = None,
+        whole: bool = False,
     ):
-        self._given, self._bins, self._resampling = given, bins, resampling
-        self._positive_class = 1 if positive is None else positive
-        self._certainty, self._confidence = certainty, confidence
+        self._pass = OnePass(given, positive=1 if positive is None else positive, whole=whole)
+        self._bins, self._resampling = bins, resampling
+        self._variance, self._confidence = variance, confidence
 
-    @cached_property
+    @property
     def sample(self) -> Sample:
         """What one pass over the predictions leaves of each sample."""
-        return one_pass(self._given)
+        return self._pass.sample
 
     @cached_property
     def scores(self) -> "MeanScores":
         """Accuracy, NLL and Brier score."""
-        return means(self.sample, self._given.num_classes, self._resampling)
+        return means(self.sample, self._resampling)
 
     @cached_property
     def refinement(self) -> Sampled:
         """NLL after temperature scaling."""
-        return mean_loss(held_out(self._given), self._given.num_classes, self._resampling)
+        return mean_loss(held_out(self._pass.given), self._pass.given.num_classes, self._resampling)
 
     @cached_property
-    def _cells(self) -> "TopCells":
+    def cells(self) -> "TopCells":
+        """The predicted classes in rising order of their confidence."""
         return TopCells(self.sample.top, self._bins, self._resampling)
 
     @cached_property
     def curve(self) -> "Selective":
         """The risk-coverage curve of confidence."""
-        return selective(self.sample.top, self._cells, self._resampling)
+        return selective(self.sample.top, self.cells, self._resampling)
 
     @cached_property
     def by_certainty(self) -> Sampled:
         """How well certainty ranks right above wrong predictions."""
-        assert self._certainty is not None  # noqa: S101 - asked for only where it is known
-        ranked = TopLabels(self._certainty, self.sample.top.correct)
+        assert self._variance is not None  # noqa: S101 - asked for only where it is known
+        certainty = 1 - self._variance.gather(1, self.sample.predicted[:, None])[:, 0].tanh()
+        ranked = TopLabels(certainty, self.sample.top.correct)
         return selective(
             ranked, TopCells(ranked, self._bins, self._resampling), self._resampling
         ).failure_auroc
@@ -84,39 +89,39 @@ class Draws:
     @cached_property
     def auroc(self) -> Sampled:
         """The area under the ROC curve, averaged over classes."""
-        return resampled_auroc(self._given, self._resampling)
+        return resampled_auroc(self._pass.probabilities, self._resampling)
 
     @cached_property
     def top(self) -> "BinErrors":
         """The errors of the bins of confidence."""
-        return binned_errors(self.sample.top, self._cells, self._bins)
+        return binned_errors(self.cells)
 
     @cached_property
     def smooth_ece(self) -> Sampled:
         """The smooth error of the predicted class."""
-        return resampled_smooth_ece(self.sample.top, self._cells)
+        return resampled_smooth_ece(self.sample.top, self.cells)
 
     @cached_property
     def ks_error(self) -> Sampled:
         """The largest cumulative gap of the predicted class."""
-        return resampled_ks_error(self.sample.top, self._cells)
+        return resampled_ks_error(self.sample.top, self.cells)
 
     @cached_property
     def positive(self) -> "PositiveDraws":
         """The probability of the positive class of two."""
-        one = class_labels(self._given.blocks(), self._positive_class)
-        return PositiveDraws(one, self._bins, self._resampling)
+        return PositiveDraws(self.sample.positive, self._bins, self._resampling)
 
     @cached_property
     def _class_draws(self) -> "ClassDraws":
-        labels = self._resampling.null_labels(self._given)
-        return ClassDraws(self._given.labels, self._bins, self._resampling, labels)
+        given = self._pass.probabilities
+        labels = self._resampling.null_labels(given)
+        return ClassDraws(given.labels, self._bins, self._resampling, labels)
 
     @cached_property
     def classes(self) -> "ClassErrors":
         """The errors of all classes in bins of equal width."""
-        return equal_width(self._given.matrix(), self.sample, self._class_draws, self._confidence)
+        return equal_width(self._pass.probabilities.scores, self.sample, self._class_draws, self._confidence)
 
     def adaptive(self, threshold: float | None) -> Sampled:
         """The mean error of all classes in bins of equal mass, of the probabilities above a threshold."""
-        return adaptive(self._given.matrix(), threshold, self._class_draws)
+        return adaptive(self._pass.probabilities.scores, threshold, self._class_draws)

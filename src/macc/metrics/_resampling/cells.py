@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from macc.metrics._resampling.samples import CHUNK_ELEMENTS, Resampling
-from macc.metrics.binning import TopLabels, bin_index, inner_edges
+from macc.metrics.binning import TopBins, TopLabels, bin_index, inner_edges, top_bins
 
 GRID = 512
 """Cells of resampled smooth errors, which need less precision than the one they are about."""
@@ -26,6 +26,16 @@ class TopCells:
 
     def __init__(self, top: TopLabels, bins: int, resampling: Resampling):
         self._top, self._bins, self._resampling = top, bins, resampling
+
+    @cached_property
+    def _bin(self) -> Tensor:
+        """Bin of each sample."""
+        return bin_index(self._top.confidence, self._bins)
+
+    @cached_property
+    def binned(self) -> TopBins:
+        """The sums of each bin."""
+        return top_bins(self._top, self._bin, self._bins)
 
     @cached_property
     def _order(self) -> Tensor:
@@ -72,7 +82,7 @@ class TopCells:
     @cached_property
     def bin_ends(self) -> tuple[Tensor, Tensor]:
         """Which bins have samples, and the last cell of each."""
-        index = bin_index(self._top.confidence, self._bins)
+        index = self._bin
         of_cell = index[self._order]
         if self._resampling.grouped:
             of_cell = index.new_zeros(len(self.samples)).index_copy_(0, self._cell, index)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._resampling.means import Sample, scores_by_outcome
+from macc.metrics._one_pass import Sample
+from macc.metrics._resampling.means import scores_by_outcome
 from macc.metrics._resampling.samples import CHUNK_ELEMENTS, Resampling
 from macc.metrics.binning import ClassCells, adaptive_cells, width_cells
 from macc.metrics.intervals import (

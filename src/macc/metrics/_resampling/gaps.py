@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._calibration_errors import (
+from macc.metrics._formulas import (
     debiased_gap,
     largest_running_gap,
     max_gap,
@@ -19,7 +19,7 @@ from macc.metrics._calibration_errors import (
 from macc.metrics._resampling.cells import GRID, TopCells
 from macc.metrics._resampling.means import scores_by_outcome
 from macc.metrics._resampling.samples import Resampling
-from macc.metrics.binning import TopBins, TopLabels, bin_index, top_bins
+from macc.metrics.binning import TopBins, TopLabels
 from macc.metrics.intervals import (
     Deviation,
     Estimate,
@@ -85,16 +85,16 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
     )
 
 
-def binned_errors(top: TopLabels, cells: TopCells, bins: int) -> "BinErrors":
+def binned_errors(cells: TopCells) -> "BinErrors":
     filled, ends = cells.bin_ends
 
     def by_bin(residuals: Tensor) -> Tensor:
-        sums = residuals.new_zeros(len(residuals), bins)
+        sums = residuals.new_zeros(len(residuals), len(cells.binned.samples))
         sums[:, filled] = residuals.cumsum(1)[:, ends].diff(dim=1, prepend=sums[:, :1])
         return sums
 
     noise, null = (torch.cat([by_bin(part) for part in draws]) for draws in (cells.noise(), cells.null()))
-    return errors_of_bins(top_bins(top, bin_index(top.confidence, bins), bins), noise, null)
+    return errors_of_bins(cells.binned, noise, null)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class PositiveDraws:
     """The errors of the probability of one class of two."""
 
     def __init__(self, one: TopLabels, bins: int, resampling: Resampling):
-        self._one, self._bins, self._resampling = one, bins, resampling
-        self._cells = TopCells(one, bins, resampling)
+        self._one, self._resampling = one, resampling
+        self.cells = TopCells(one, bins, resampling)
 
     @cached_property
     def brier(self) -> Sampled:
@@ -135,12 +135,12 @@ class PositiveDraws:
     @cached_property
     def bins(self) -> "BinErrors":
         """The errors of the bins of the probability."""
-        return binned_errors(self._one, self._cells, self._bins)
+        return binned_errors(self.cells)
 
     @cached_property
     def smooth_ece(self) -> Sampled:
         """The smooth error of the probability."""
-        return resampled_smooth_ece(self._one, self._cells)
+        return resampled_smooth_ece(self._one, self.cells)
 
 
 def resampled_smooth_ece(top: TopLabels, cells: TopCells) -> Unbinned:

@@ -7,40 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from macc.metrics._one_pass import Sample
 from macc.metrics._refinement import Held
 from macc.metrics._resampling.samples import Resampling
-from macc.metrics._scores import squared_distances
-from macc.metrics.binning import TopLabels
-from macc.metrics.inputs import Predictions
 from macc.metrics.intervals import Ordinary, Sampled, Share
 
 
-class Sample(NamedTuple):
-    """What one pass over the predictions leaves of each sample, float64 ``(N,)``."""
-
-    top: TopLabels
-    log_likelihood: Tensor
-    squared_distance: Tensor
-
-
-def one_pass(given: Predictions) -> Sample:
-    """Read the predictions once."""
-    parts: list[list[Tensor]] = [[], [], [], []]
-    for block in given.blocks():
-        predicted = block.probs.argmax(1)
-        values = (
-            block.probs.gather(1, predicted[:, None])[:, 0],
-            (predicted == block.labels).double(),
-            block.log_likelihood,
-            squared_distances(block),
-        )
-        for part, value in zip(parts, values, strict=True):
-            part.append(value)
-    confidence, correct, log_likelihood, squared = map(torch.cat, parts)
-    return Sample(TopLabels(confidence, correct), log_likelihood, squared)
-
-
-def means(sample: Sample, num_classes: int, resampling: Resampling) -> "MeanScores":
+def means(sample: Sample, resampling: Resampling) -> "MeanScores":
     columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
     # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
     infinite = columns_.isinf()
@@ -50,7 +23,7 @@ def means(sample: Sample, num_classes: int, resampling: Resampling) -> "MeanScor
     return mean_scores(
         values,
         resampled,
-        scores_by_outcome(sample.top.confidence, num_classes).mean(-1),
+        scores_by_outcome(sample.top.confidence, len(sample.totals)).mean(-1),
         resampling.num_samples,
     )
 

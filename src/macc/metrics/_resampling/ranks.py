@@ -113,7 +113,7 @@ class RankedCurve:
 
 
 def resampled_auroc(given: Predictions, resampling: Resampling) -> Ordinary:
-    probs = given.matrix()
+    probs = given.scores
     areas = class_aurocs(probs, given.labels)
     value = float(areas.nanmean())
     if math.isnan(value):

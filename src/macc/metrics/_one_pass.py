@@ -1,0 +1,82 @@
+"""One pass over predictions, which every metric of a report and every interval reads."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from macc.metrics._scores import squared_distances
+from macc.metrics.binning import TopLabels, predicted_classes
+from macc.metrics.inputs import Predictions
+
+
+class Sample(NamedTuple):
+    """What the pass leaves of each sample, float64 ``(N,)``, and sums of the probabilities, ``(K,)``.
+
+    ``positive`` has the probability of the positive class of two, and whether the sample is of it.
+    """
+
+    top: TopLabels
+    predicted: Tensor
+    positive: TopLabels
+    log_likelihood: Tensor
+    squared_distance: Tensor
+    totals: Tensor
+
+
+class OnePass:
+    """Softmax, top label and sums, each computed once.
+
+    Args:
+        given: Predictions on the CPU.
+        positive: The positive class of two.
+        whole: Keep the probabilities of all classes, because they are going to be asked for.
+    """
+
+    def __init__(self, given: Predictions, *, positive: int = 1, whole: bool = False):
+        self.given, self._positive = given.check(), positive
+        self._whole = whole and (given.from_logits or given.normalise)
+        self._kept: Tensor | None = None
+
+    @cached_property
+    def sample(self) -> Sample:
+        """What is left of each sample."""
+        given, one = self.given, self._positive
+        if self._whole:
+            self._kept = torch.empty(given.scores.shape, dtype=torch.float64, device="cpu")
+        parts = []
+        totals = torch.zeros(given.num_classes, dtype=torch.float64, device="cpu")
+        start = 0
+        for block in given.blocks():
+            predicted = predicted_classes(block)
+            parts.append(
+                (
+                    predicted,
+                    block.probs.gather(1, predicted[:, None])[:, 0],
+                    block.probs[:, one].clone(),
+                    block.log_likelihood,
+                    squared_distances(block),
+                )
+            )
+            totals += block.probs.sum(0)
+            if self._kept is not None:
+                self._kept[start : start + len(predicted)] = block.probs
+            start += len(predicted)
+        predicted, confidence, chance, log_likelihood, squared = map(torch.cat, zip(*parts, strict=True))
+        return Sample(
+            TopLabels(confidence, (predicted == given.labels).double()),
+            predicted,
+            TopLabels(chance, (given.labels == one).double()),
+            log_likelihood,
+            squared,
+            totals,
+        )
+
+    @cached_property
+    def probabilities(self) -> Predictions:
+        """The same predictions as checked probabilities."""
+        if self._whole:
+            _ = self.sample
+        matrix = self.given.matrix() if self._kept is None else self._kept
+        return Predictions(matrix, self.given.labels, from_logits=False, normalise=False, checked=True)
