@@ -269,7 +269,7 @@ def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
 
 
 def test_smooth_errors_from_a_table_are_those_of_bisection():
-    from macc.metrics._calibration_errors import smooth_error
+    from macc.metrics._formulas import smooth_error
     from macc.metrics._resampling.gaps import _smooth_errors
 
     rows = torch.randn(50, 512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -1,15 +1,24 @@
 """Calibration errors: how far stated confidence lies from observed frequency."""
 
-import math
+# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
+
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from macc.metrics._metric import metric
+from macc.metrics._formulas import (
+    class_errors,
+    debiased_gap,
+    largest_running_gap,
+    max_gap,
+    mean_excess,
+    mean_gap,
+    mean_lack,
+    residuals_on_grid,
+    root_mean_square_gap,
+    smooth_error,
+)
+from macc.metrics._metric import described, metric
 from macc.metrics.binning import (
     TopBins,
-    TopLabels,
     adaptive_cells,
     adaptive_gaps,
     bin_index,
@@ -19,11 +28,7 @@ from macc.metrics.binning import (
     top_labels,
 )
 from macc.metrics.inputs import Array, Predictions, check_bins, like, predictions
-from macc.metrics.intervals import above, below, l1, root_mean_square
 from macc.tables import PERCENT, THOUSANDTHS
-
-# Cells of width 1/2048 are well below any bandwidth that fewer than a million samples can choose.
-_GRID = 2048
 
 
 @metric(
@@ -47,11 +52,7 @@ def ece(
     upper edge; confidence 0 belongs to the first bin. Empty bins contribute nothing.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         bins: Number of bins.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``.
@@ -84,13 +85,6 @@ def mce(
     r"""Maximum calibration error: the largest gap of any confidence bin that holds a sample.
 
     .. math:: \max_{b : |B_b| > 0} \bigl| \operatorname{acc}(B_b) - \operatorname{conf}(B_b) \bigr|
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``; a bin of one sample can decide it.
@@ -128,13 +122,6 @@ def sce(
     :math:`B_{bj}` holds all samples whose :math:`p_j` lies in bin :math:`b`; its accuracy is the share
     of them with label :math:`j`. The number of classes is that of ``probs``, present in the labels or not.
 
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The error, in ``[0, 1]``.
 
@@ -151,6 +138,7 @@ def sce(
     return float(class_errors(class_gaps(given, bins).sums(), given.num_samples).mean())
 
 
+@described
 def classwise_ece(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> Any:
@@ -158,13 +146,6 @@ def classwise_ece(
 
     .. math:: \sum_{b} \frac{|B_{bj}|}{N}
         \bigl| \operatorname{acc}(B_{bj}) - \operatorname{conf}(B_{bj}) \bigr|, \quad j = 1, \dots, K
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         ``(K,)`` errors in ``[0, 1]``, float64: a tensor for a tensor, otherwise a numpy array.
@@ -198,13 +179,6 @@ def over_confidence(
 
     .. math:: \sum_{b} \frac{|B_b|}{N} \max\bigl(0, \operatorname{conf}(B_b) - \operatorname{acc}(B_b)\bigr)
 
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The error, in ``[0, 1]``; with :func:`under_confidence` it adds up to :func:`ece`.
 
@@ -231,13 +205,6 @@ def under_confidence(
     r"""The part of :func:`ece` from bins more accurate than confident.
 
     .. math:: \sum_{b} \frac{|B_b|}{N} \max\bigl(0, \operatorname{acc}(B_b) - \operatorname{conf}(B_b)\bigr)
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``; with :func:`over_confidence` it adds up to :func:`ece`.
@@ -279,12 +246,7 @@ def rmsce(
     a negative sum.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
         debiased: Subtract what chance alone contributes.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``; at least :func:`ece` when not debiased.
@@ -314,13 +276,6 @@ def rmsce_debiased(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
     """The debiased form of :func:`rmsce`.
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``.
@@ -352,12 +307,8 @@ def ace(
     equal probabilities, which share a range, allow.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         bins: Number of ranges.
         top_label: Look at the confidence of the predicted class only, as :func:`ece` does.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``.
@@ -409,12 +360,8 @@ def tace(
     more than the threshold contributes 0.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         bins: Number of ranges of equal mass.
         threshold: Probabilities up to this one do not count, in ``[0, 1)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``.
@@ -443,12 +390,6 @@ def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normal
     :math:`\tilde K_\sigma` is the Gaussian kernel reflected at 0 and 1. The integral falls as
     :math:`\sigma` grows, so the solution is unique. Confidences are placed on a grid of 2048 cells.
 
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The error, in ``[0, 1]``.
 
@@ -471,12 +412,6 @@ def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalis
 
     .. math:: \max_t \Bigl| \frac1N \sum_{i : c_i \le t} (1[\hat y_i = y_i] - c_i) \Bigr|
 
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The error, in ``[0, 1]``; at most :func:`ece` for one bin per distinct confidence.
 
@@ -492,92 +427,10 @@ def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalis
     return largest_running_gap(top)
 
 
-def largest_running_gap(top: TopLabels) -> float:
-    """Largest gap of all samples up to some confidence, as a share of all."""
-    confidence, order = top.confidence.sort()
-    last_of_ties = confidence.diff(append=confidence.new_tensor([2.0])) > 0
-    running = (top.correct - top.confidence)[order].cumsum(0)
-    return float(running[last_of_ties].abs().max() / len(confidence))
-
-
-def mean_gap(binned: TopBins) -> float:
-    """Sum of absolute gaps, as a share of the samples."""
-    return float(l1(binned.shares_of_gaps))
-
-
-def mean_excess(binned: TopBins) -> float:
-    """That of gaps where confidence is too high."""
-    return float(above(binned.shares_of_gaps))
-
-
-def mean_lack(binned: TopBins) -> float:
-    """That of gaps where confidence is too low."""
-    return float(below(binned.shares_of_gaps))
-
-
-def max_gap(binned: TopBins) -> float:
-    """Largest gap of a bin that holds a sample."""
-    filled = binned.samples > 0
-    return float((binned.gaps[filled].abs() / binned.samples[filled]).max())
-
-
-def root_mean_square_gap(binned: TopBins) -> float:
-    """Root of the mean squared gap of the samples' bins."""
-    return float(root_mean_square(binned)(binned.shares_of_gaps))
-
-
-def debiased_gap(binned: TopBins) -> float:
-    """The same, less what chance alone contributes."""
-    filled = binned.samples > 0
-    samples, gaps, correct = binned.samples[filled], binned.gaps[filled], binned.correct[filled]
-    # samples * accuracy * (1 - accuracy) / (samples - 1); a bin of one has accuracy 0 or 1.
-    squares = gaps.square() / samples - correct * (1 - correct / samples) / (samples - 1).clamp(min=1)
-    return float((squares.sum() / samples.sum()).clamp(min=0).sqrt())
-
-
-def class_errors(gaps: Tensor, num_samples: float) -> Tensor:
-    """Calibration error ``(K,)`` of each class from the gaps ``(bins, K)``."""
-    return gaps.abs().sum(0) / num_samples
-
-
 def check_threshold(threshold: float) -> None:
     """Refuse a threshold that no probability, or every probability, lies above."""
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
-
-
-def residuals_on_grid(confidence: Tensor, residuals: Tensor, cells: int = _GRID) -> Tensor:
-    """Sums ``(R, cells)`` of residuals ``(R, N)``, each shared between the two cells nearest its confidence.
-
-    Sharing keeps the centre of mass of every sample where it is.
-    """
-    place = (confidence * cells - 0.5).clamp(0, cells - 1)
-    left = place.floor().clamp(max=cells - 2)
-    share = place - left
-    sums = residuals.new_zeros(len(residuals), cells)
-    sums.index_add_(1, left.long(), residuals * (1 - share))
-    sums.index_add_(1, left.long() + 1, residuals * share)
-    return sums
-
-
-def smooth_error(residuals: Tensor) -> Tensor:
-    """Solve for the smooth error of each row of mean residuals ``(R, cells)``, by bisection.
-
-    A Gaussian reflected at both ends is one on the circle that the row and its mirror image close.
-    """
-    mirrored = torch.cat([residuals, residuals.flip(-1)], dim=-1)
-    spectrum = torch.fft.rfft(mirrored)
-    frequency = math.pi * torch.arange(spectrum.shape[-1], dtype=residuals.dtype, device=residuals.device)
-    low = residuals.new_zeros(len(residuals))
-    high = torch.ones_like(low)
-    for _ in range(24):
-        middle = (low + high) / 2
-        damped = spectrum * torch.exp(-((frequency * middle[:, None]) ** 2) / 2)
-        smoothed = torch.fft.irfft(damped, n=mirrored.shape[-1])[:, : residuals.shape[-1]]
-        too_narrow = smoothed.abs().sum(-1) > middle
-        low = torch.where(too_narrow, middle, low)
-        high = torch.where(too_narrow, high, middle)
-    return (low + high) / 2
 
 
 def _adaptive(given: Predictions, bins: int, threshold: float | None) -> float:

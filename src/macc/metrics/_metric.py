@@ -1,9 +1,10 @@
 """A metric is a value: what it is called, how it is written, which end is better, how it is measured."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from macc.tables import Unit
 
@@ -12,6 +13,42 @@ if TYPE_CHECKING:
     from macc.metrics.sums import Sums
 
 P = ParamSpec("P")
+T = TypeVar("T")
+
+# What arguments of metrics mean, unless a docstring says more; ``described`` puts it there.
+_ARGUMENTS = {
+    "probs": "Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two; a tensor, an array or lists.",
+    "labels": "Class indices ``(N,)``.",
+    "bins": "Number of bins of equal width.",
+    "positive": "The positive class, 0 or 1.",
+    "from_logits": "``probs`` holds logits.",
+    "normalise": "Divide rows by their sum instead of refusing those that do not sum to 1.",
+}
+
+
+def described(function: Callable[P, T]) -> Callable[P, T]:
+    """Complete the arguments in the docstring of a function by what they mean wherever metrics have them.
+
+    Example:
+        >>> "labels: Class indices" in described(lambda labels: 0).__doc__
+        True
+    """
+    text = inspect.cleandoc(function.__doc__ or "")
+    section = re.search(r"^Args:\n((?: {4}.*\n)+)", text + "\n", re.MULTILINE)
+    own = (
+        dict(re.findall(r"^ {4}(\w+): ((?:.*\n)(?: {8}.*\n)*)", section[1], re.MULTILINE)) if section else {}
+    )
+    shared = {name: f"{meaning}\n" for name, meaning in _ARGUMENTS.items()}
+    named = [name for name in inspect.signature(function).parameters if name in {**shared, **own}]
+    block = "Args:\n" + "".join(f"    {name}: {own.get(name) or shared[name]}" for name in named)
+    if section:
+        text = text.replace(section[0], block)
+    elif "\nReturns:" in text:
+        text = text.replace("\nReturns:", f"\n{block}\nReturns:", 1)
+    else:
+        text = f"{text}\n\n{block}".strip()
+    function.__doc__ = text
+    return function
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +153,7 @@ def metric(
     """
 
     def declare(function: Callable[P, float]) -> Metric[P]:
-        return Metric(function, label, unit, better, sample, **more)
+        return Metric(described(function), label, unit, better, sample, **more)
 
     return declare
 

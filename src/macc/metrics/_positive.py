@@ -4,7 +4,7 @@ The top label of two classes hides this. Where a model says 60 % and 50 % happen
 it is over-confident in class 1 and under-confident in class 0, and the two cancel in every bin of confidence.
 """
 
-from macc.metrics._calibration_errors import max_gap, mean_gap, residuals_on_grid, smooth_error
+from macc.metrics._formulas import max_gap, mean_gap, residuals_on_grid, smooth_error
 from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
 from macc.metrics.inputs import Array, check_bins, check_positive, predictions
@@ -36,14 +36,6 @@ def positive_ece(
 
     Bins of equal width cut the probability of the positive class over all of :math:`[0, 1]`;
     :math:`\operatorname{prob}` is its mean in a bin, and :math:`\operatorname{freq}` the share of samples of that class.
-
-    Args:
-        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
-        labels: Class indices ``(N,)``.
-        positive: The class to look at, 0 or 1.
-        bins: Number of bins, as in :func:`ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``. It equals the entry of :func:`classwise_ece` for this class.
@@ -84,14 +76,6 @@ def positive_mce(
 
     .. math:: \max_{b : |B_b| > 0} \bigl| \operatorname{freq}(B_b) - \operatorname{prob}(B_b) \bigr|
 
-    Args:
-        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
-        labels: Class indices ``(N,)``.
-        positive: The class to look at, 0 or 1.
-        bins: Number of bins, as in :func:`positive_ece`.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The error, in ``[0, 1]``; a bin of one sample can decide it.
 
@@ -120,13 +104,6 @@ def positive_smooth_ece(
     r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its probability.
 
     .. math:: \sigma^* = \int_0^1 \Bigl| \frac1N \sum_i \bigl(1[y_i = 1] - p_i\bigr) K_{\sigma^*}(t, p_i) \Bigr| dt
-
-    Args:
-        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
-        labels: Class indices ``(N,)``.
-        positive: The class to look at, 0 or 1.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error, in ``[0, 1]``.
@@ -159,13 +136,6 @@ def positive_brier(
     r"""The usual Brier score of two classes: mean squared error of the probability of the positive class.
 
     .. math:: \frac1N \sum_i \bigl( p_i - 1[y_i = 1] \bigr)^2
-
-    Args:
-        probs: Probabilities ``(N, 2)``, or ``(N,)`` of class 1.
-        labels: Class indices ``(N,)``.
-        positive: The class to look at, 0 or 1.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The score, in ``[0, 1]``; half of :func:`brier`, which sums over both classes.

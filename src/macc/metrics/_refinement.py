@@ -1,5 +1,7 @@
 """What training has delivered: the negative log-likelihood that is left once a temperature has mended the scale."""
 
+# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
+
 import math
 from typing import NamedTuple
 
@@ -45,9 +47,6 @@ def refinement(probs: Array, labels: Array, *, from_logits: bool = False, normal
     Args:
         probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two. 0 counts as 1.4e-45, the smallest number of
             float32.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The score, at least 0 and finite; it is the same for logits of any scale. A single sample has

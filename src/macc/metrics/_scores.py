@@ -1,12 +1,14 @@
 """Scores that need no bins: accuracy, proper scores and the area under the ROC curve."""
 
+# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
+
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._metric import metric
+from macc.metrics._metric import described, metric
 from macc.metrics.binning import ClassGaps, columns, top_labels
 from macc.metrics.inputs import Array, Block, check_bins, predictions
 from macc.tables import AREA, PERCENT, PLAIN
@@ -27,12 +29,6 @@ def accuracy(probs: Array, labels: Array, *, from_logits: bool = False, normalis
     r"""Share of samples whose most probable class is their label; the first class wins a tie.
 
     .. math:: \frac1N \sum_i 1[\arg\max_j p_{ij} = y_i]
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The accuracy, in ``[0, 1]``.
@@ -56,10 +52,7 @@ def nll(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bo
     .. math:: -\frac1N \sum_i \log p_{i y_i}
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         from_logits: ``probs`` holds logits; the logarithm is then taken without underflow.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The score, at least 0; ``inf`` when a label was given probability 0, since clipping would
@@ -81,12 +74,6 @@ def brier(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
     r"""Brier score: squared distance to the one-hot label, summed over classes.
 
     .. math:: \frac1N \sum_i \sum_j \bigl( p_{ij} - 1[y_i = j] \bigr)^2
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The score, in ``[0, 2]``; for two classes twice the score that sums over one of them.
@@ -110,6 +97,7 @@ class BrierDecomposition(NamedTuple):
     refinement: float
 
 
+@described
 def brier_decomposition(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> BrierDecomposition:
@@ -121,13 +109,6 @@ def brier_decomposition(
 
     Refinement is exactly the Brier score after each bin of each class is moved by its own mean gap.
     Like every binned error, calibration is positive by chance even for a calibrated model.
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width for each class.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         ``calibration`` and ``refinement``, both at least 0.
@@ -167,13 +148,6 @@ def brier_calibration(
 ) -> float:
     """The part of the Brier score that recalibration could remove.
 
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width for each class.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The part, at least 0; see :func:`brier_decomposition`.
 
@@ -192,13 +166,6 @@ def brier_refinement(
     probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
 ) -> float:
     """The part of the Brier score that recalibration could not remove.
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins of equal width for each class.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The part, at least 0; see :func:`brier_decomposition`.
@@ -228,12 +195,6 @@ def auroc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
         + \tfrac12 P\bigl( p_j(x) = p_j(x') \mid y = j, y' \ne j \bigr)
 
     :math:`J` holds the classes that some labels have and others have not.
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The area, in ``[0, 1]``; ``nan`` when all labels are equal.

@@ -1,5 +1,7 @@
 """Selective prediction: what confidence says about which predictions are right."""
 
+# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
+
 import math
 from typing import NamedTuple
 
@@ -21,12 +23,6 @@ def failure_auroc(
 
     .. math:: P(c > c' \mid \text{right, wrong}) + \tfrac12 P(c = c' \mid \text{right, wrong}),
         \quad c = \max_j p_j
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The area, in ``[0, 1]``; ``nan`` when all predictions are right or all are wrong.
@@ -56,11 +52,7 @@ def failure_auroc_by_certainty(
     """The same with the certainty of the predicted class in place of its confidence.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         certainty: Certainty ``(N,)`` of the predicted class.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The area, in ``[0, 1]``; below one half where certainty ranks errors backwards.
@@ -83,12 +75,6 @@ def aurc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: b
 
     Samples of equal confidence share their errors evenly, so their order does not matter.
 
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-
     Returns:
         The area, in ``[0, 1]``; lower is better.
 
@@ -108,12 +94,6 @@ def eaurc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
     r"""Excess AURC: :func:`aurc` above that of the best order of the same predictions.
 
     .. math:: \text{AURC} - \frac1N \sum_{k=1}^N \frac{\max(0, k - N_\text{right})}{k}
-
-    Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The excess, at least 0; 0 when every right prediction is more confident than every wrong one.
@@ -143,11 +123,7 @@ def risk_at_coverage(
     .. math:: r_k, \quad k = \lceil \text{coverage} \cdot N \rceil
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         coverage: Share of samples to answer, in ``(0, 1]``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The error rate, in ``[0, 1]``.
@@ -172,11 +148,7 @@ def coverage_at_risk(
     .. math:: \max \Bigl\{ \tfrac kN : r_k \le \text{risk}, \; c_{(k)} > c_{(k+1)} \Bigr\}
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
         risk: Error rate to stay within, in ``[0, 1]``.
-        from_logits: ``probs`` holds logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
 
     Returns:
         The coverage, in ``[0, 1]``; 0 when no threshold stays within.
