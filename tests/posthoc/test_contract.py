@@ -377,3 +377,24 @@ def test_never_worse_than_nothing_on_its_own_data(name, seed):
     fitted = fit(name, logits, labels)
 
     assert metrics.nll(fitted(logits), labels) <= metrics.nll(logits, labels, from_logits=True) + 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_classes_get_probability_0(name):
+    """Logits of minus infinity: no class of theirs, and the others are calibrated as ever."""
+    classes = classes_of(name)
+    logits, labels = data(1000, classes)
+    rows = np.arange(0, 1000, 3)
+    other = (labels[rows] + 1) % classes
+    masked = logits.copy()
+    masked[rows, other] = -np.inf
+    fitted = fit(name, masked, labels)
+    probs = fitted(masked)
+
+    assert np.isfinite(probs).all()
+    np.testing.assert_allclose(probs.sum(1), 1)
+    assert (probs[rows, other] == 0).all()
+    with pytest.raises(ValueError, match=r"logits\[0, \d\] is -inf and the label of the sample"):
+        fit(name, np.where(np.eye(classes)[labels] == 1, -np.inf, logits), labels)
+    with pytest.raises(ValueError, match=r"logits\[0, 0\] is -inf; remove the sample"):
+        fitted(np.full((2, classes), -np.inf))

@@ -129,23 +129,28 @@ class Calibrator(ABC):
         """Refuse values of the fields that cannot come from a fit; nothing more to refuse by default."""
 
     def _rows(self, logits: Array) -> Tensor:
-        """Logits ``(N, K)``, refused where they do not fit or are not finite."""
+        """Logits ``(N, K)``, refused where they do not fit or are not numbers; see :func:`visible`."""
+        return self._visible(logits)[0]
+
+    def _visible(self, logits: Array) -> tuple[Tensor, Tensor | None]:
         rows = score_rows(logits, from_logits=True)
         if rows.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits has {rows.shape[1]} classes, and this {type(self).__name__} was fitted to {self.num_classes}"
             )
-        check_finite(rows)
-        return rows
+        return visible(rows)
 
     def _apply(self, logits: Array, *more: Tensor) -> Any:
         """Map rows a block at a time; ``more`` holds tensors ``(N, …)`` that go along with the rows."""
-        rows = self._rows(logits)
+        rows, hidden = self._visible(logits)
         single = torch.float64 if rows.dtype == torch.float64 else torch.float32
         result = torch.empty(rows.shape, dtype=single, device=rows.device)
         for part in blocks(rows):
             done = result[part]
             done.copy_(self._log_probs(rows[part].double(), *(each[part] for each in more)).exp_())
+            if hidden is not None:
+                done.masked_fill_(hidden[part], 0.0)
+                done /= done.sum(1, keepdim=True)
             if self.keeps_argmax:
                 _keep_argmax(rows[part], done)
         vector = (logits.ndim if isinstance(logits, Tensor) else np.ndim(logits)) == 1
@@ -224,19 +229,36 @@ class Sample:
 def sample(logits: Array, labels: Array) -> Sample:
     """Check what a calibrator is to be fitted to."""
     given = predictions(logits, labels, from_logits=True)
-    check_finite(given.scores)
-    return Sample(given.scores, given.labels)
+    scores, hidden = visible(given.scores)
+    if hidden is not None:
+        lost = hidden.gather(1, given.labels[:, None])[:, 0].nonzero()
+        if len(lost):
+            row = int(lost[0])
+            raise ValueError(
+                f"logits[{row}, {int(given.labels[row])}] is -inf and the label of the sample; "
+                "remove the sample or repair what masked its class"
+            )
+    return Sample(scores, given.labels)
 
 
-def check_finite(logits: Tensor) -> None:
-    """Refuse logits that are not finite numbers."""
+def visible(logits: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits without infinities, and where classes were masked by ``-inf``, if any were.
+
+    A masked class gets probability 0. Until then it counts as far below the least logit of its row as that is below
+    the largest, so that it neither has weight nor spoils a map of all logits.
+    """
     low, high = logits.aminmax()
     if math.isfinite(low) and math.isfinite(high):
-        return
-    row, column = (~logits.isfinite()).nonzero()[0].tolist()
-    raise ValueError(
-        f"logits[{row}, {column}] is {logits[row, column].item()}; remove the sample or repair what wrote it"
-    )
+        return logits, None
+    hidden = logits.isneginf()
+    wrong = ~(logits.isfinite() | hidden) | hidden.all(1, keepdim=True)
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"logits[{row}, {column}] is {logits[row, column].item()}; remove the sample or repair what wrote it"
+        )
+    least = logits.masked_fill(hidden, torch.inf).amin(1, keepdim=True)
+    return torch.where(hidden, 2 * least - logits.amax(1, keepdim=True), logits), hidden
 
 
 def check_objective(objective: str) -> None:
