@@ -142,3 +142,23 @@ def test_what_is_not_about_answers_keeps_its_words(files):
         ended = run(*command)
         assert ended.code == 2
         assert "has no column 'label'" in ended.err
+
+
+def test_answers_over_time_are_watched(tmp_path):
+    """Honest answers give no alarm, over-confident ones do; a confidence below one half is not turned round."""
+    draw = np.random.default_rng(0)
+    confidence = draw.uniform(0.1, 0.9, 3000)
+    for name, chance in (("honest", confidence), ("boastful", confidence**2)):
+        correct = draw.random(3000) < chance
+        rows = [
+            f"{60 * i},{c},{'' if i % 10 == 0 else int(y)}"
+            for i, (c, y) in enumerate(zip(confidence, correct, strict=True))
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["time,confidence,correct", *rows]))
+    honest, boastful = (
+        run("monitor", "log", tmp_path / f"{name}.csv", "--time", "time") for name in ("honest", "boastful")
+    )
+
+    assert honest.code == 0, honest.out + honest.err
+    assert boastful.code == 1
+    assert "2 700" in honest.out or "2700" in honest.out

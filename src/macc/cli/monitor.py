@@ -105,7 +105,7 @@ def log(
     from macc.monitor import Monitor
     from macc.monitor.logs import count_log, open_log
 
-    reading |= {"positive": positive}
+    reading |= {"positive": positive, "answers": True}
     source, labelled = open_log(file, reading, time=time, row_id=row_id)
     options = _options(
         source,
@@ -188,7 +188,7 @@ def update(
     from macc.words import quoted
 
     _check_outputs([file, baseline, state], json, plot, prometheus)
-    reading |= {"positive": positive}
+    reading |= {"positive": positive, "answers": True}
     source, labelled = open_log(file, reading, time=time, row_id=row_id)
     if late and not labelled:
         raise ValueError(f"{file} has no labels, and --late says that it brings them")
@@ -292,7 +292,9 @@ def _options(
     if baseline is not None:
         val = load_file(baseline, None, {**reading, "beside": [baseline, source.path]}, normalise)
         check_classes(val.classes, source.classes)
-        known = residuals(val.scores, val.labels, from_logits=val.from_logits, normalise=normalise)
+        known = residuals(
+            val.scores, val.labels, from_logits=val.from_logits, normalise=normalise, answers=val.answers
+        )
     given = {
         "classes": source.classes,
         "model": model,

@@ -7,6 +7,8 @@ They are two classes, wrong and right answers, with the confidence as the probab
 from collections.abc import Iterable
 
 from macc.metrics._metric import registry
+from macc.metrics.binning import TopLabels, class_labels, top_labels
+from macc.metrics.inputs import Predictions
 from macc.words import did_you_mean
 
 CLASSES = ["wrong", "right"]
@@ -16,6 +18,20 @@ NOTE = (
 )
 # They see the probability of the two classes, and not which one is predicted.
 _OF_PROBABILITIES = {"nll", "refinement", "auroc"}
+
+
+def claimed(given: Predictions, *, answers: bool) -> TopLabels:
+    """The confidence of each sample and whether it is right, on the CPU: of the predicted class, or of answers.
+
+    Example:
+        >>> from macc.metrics.inputs import predictions
+        >>> claimed(predictions([0.3], [1]), answers=True).confidence, claimed(predictions([0.3], [1]), answers=False).confidence
+        (tensor([0.3000], dtype=torch.float64), tensor([0.7000], dtype=torch.float64))
+    """
+    if answers and given.num_classes != 2:
+        raise ValueError(f"answers have one confidence each, shape (N,), got {given.num_classes} columns")
+    found = class_labels(given.blocks(), 1) if answers else top_labels(given.blocks())
+    return TopLabels(*(part.cpu() for part in found))
 
 
 def metrics_of_answers(names: Iterable[str] | None = None, *, streamed: bool = False) -> list[str]:

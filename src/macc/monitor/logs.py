@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from macc.metrics.binning import top_labels
+from macc.metrics.correctness import claimed
 from macc.metrics.inputs import predictions
 from macc.monitor.state import MISSING, Adding, OrderError
 from macc.monitor.times import TimeError, moment, read_times
@@ -33,8 +33,8 @@ def open_log(path: Path, reading: Mapping[str, Any], *, time: str, row_id: str |
         raise ValueError(f"{shown(path)}: a log is a .csv or .parquet, which has a column of times")
     carried = [time] if row_id is None else [time, row_id]
     options = {**reading, "carry": carried}
-    columns = open_source(path, **{**options, "labelled": False}).columns or []
-    labelled = options["label_column"] in columns
+    unread = open_source(path, **{**options, "labelled": False})
+    labelled = unread.answers or options["label_column"] in (unread.columns or [])
     return open_source(path, **{**options, "labelled": labelled}), labelled
 
 
@@ -61,7 +61,8 @@ def count_log(
         normalise: Divide rows of probabilities by their sum.
         on_progress: Called with the share of the rows read.
     """
-    meaning = Labels(source.num_classes, source.classes, labels_are=labels_are, drop_missing=True)
+    names = None if source.answers else source.classes
+    meaning = Labels(source.num_classes, names, labels_are=labels_are, drop_missing=True)
     repeats = _Repeats(source, by_id=row_id is not None)
     first = 0
     for part in source.rows(normalise=normalise):
@@ -72,7 +73,14 @@ def count_log(
         try:
             times = read_times(part.others[time])
             repeats.check(times, part.scores, labels, None if row_id is None else part.others[row_id], first)
-            adding.rows(part.scores, labels, times, from_logits=source.from_logits, normalise=normalise)
+            adding.rows(
+                part.scores,
+                labels,
+                times,
+                from_logits=source.from_logits,
+                normalise=normalise,
+                answers=source.answers,
+            )
         except (TimeError, OrderError) as error:
             raise ValueError(f"{source.place(first + error.at)}: {error}") from None
         first += size
@@ -129,10 +137,13 @@ class _Repeats:
         )
 
 
-def residuals(probs: Any, labels: Any, *, from_logits: bool, normalise: bool) -> npt.NDArray[np.float64]:
+def residuals(
+    probs: Any, labels: Any, *, from_logits: bool, normalise: bool, answers: bool = False
+) -> npt.NDArray[np.float64]:
     """Correctness minus confidence of each sample of a validation set."""
-    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
-    found: npt.NDArray[np.float64] = (top.correct - top.confidence).cpu().numpy()
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    top = claimed(given, answers=answers)
+    found: npt.NDArray[np.float64] = (top.correct - top.confidence).numpy()
     return found
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from macc.io.json import read_json
 from macc.io.writing import write_whole
-from macc.metrics.binning import top_labels
+from macc.metrics.correctness import claimed
 from macc.metrics.inputs import Array, predictions, score_rows
 from macc.monitor.betting import Alarm, Evidence, interval_of_mean
 from macc.monitor.times import moment, seconds
@@ -175,6 +175,7 @@ class Monitor:
         late: bool = False,
         from_logits: bool = False,
         normalise: bool = False,
+        answers: bool = False,
     ) -> None:
         """Count a batch of rows, in the order of their times.
 
@@ -188,9 +189,10 @@ class Monitor:
             late: The rows were counted before without labels, and now have them.
             from_logits: ``probs`` holds logits.
             normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+            answers: ``probs`` is the confidence ``(N,)`` of answers, and ``labels`` says which were right.
         """
         adding = self.begin(batch, mark=mark, stream=stream, late=late)
-        adding.rows(probs, labels, times, from_logits=from_logits, normalise=normalise)
+        adding.rows(probs, labels, times, from_logits=from_logits, normalise=normalise, answers=answers)
         adding.finish()
 
     def begin(self, batch: str, *, mark: str = "", stream: str = "main", late: bool = False) -> "Adding":
@@ -360,6 +362,7 @@ class Adding:
         *,
         from_logits: bool = False,
         normalise: bool = False,
+        answers: bool = False,
     ) -> None:
         """Count some rows; see :meth:`Monitor.update`."""
         when, truth = np.asarray(times, dtype=np.float64), np.asarray(labels)
@@ -374,7 +377,7 @@ class Adding:
             )
         known = truth != MISSING
         given = predictions(scores, np.where(known, truth, 0), from_logits=from_logits, normalise=normalise)
-        confidence, correct = (part.cpu().numpy() for part in top_labels(given.blocks()))
+        confidence, correct = (part.numpy() for part in claimed(given, answers=answers))
         starts = np.floor(when / self.monitor.settings.window) * self.monitor.settings.window
         edges = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), len(starts)]
         for begin, end in pairwise(edges):

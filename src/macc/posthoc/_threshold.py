@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from macc.metrics.binning import TopLabels, class_labels, top_labels
+from macc.metrics.correctness import claimed
 from macc.metrics.inputs import Array, predictions
 from macc.metrics.intervals import clopper_pearson
 from macc.tables import thousands
@@ -146,16 +146,17 @@ def threshold(
             raise ValueError(f"{name} must lie in (0, 1), got {value!r}; write 0.02 for 2 %")
     from scipy.stats import binom
 
-    top = _top(probs, labels, from_logits=from_logits, normalise=normalise, answers=answers)
-    claimed, correct = (part.numpy() for part in top)
-    size = len(claimed)
-    order = np.argsort(-claimed, kind="stable")
-    claimed, wrong = claimed[order], (1 - correct[order]).cumsum().astype(int)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    top = claimed(given, answers=answers)
+    claims, correct = (part.numpy() for part in top)
+    size = len(claims)
+    order = np.argsort(-claims, kind="stable")
+    claims, wrong = claims[order], (1 - correct[order]).cumsum().astype(int)
     starts = _starts(size, risk, confidence)
     level = (1 - confidence) / len(starts)
     fewest = math.ceil(math.log(level) / math.log1p(-risk))
     # How many samples a threshold can accept: it cannot tell equal confidences apart.
-    counts = np.flatnonzero(np.append(claimed[1:] != claimed[:-1], True)) + 1
+    counts = np.flatnonzero(np.append(claims[1:] != claims[:-1], True)) + 1
     # The upper limit is at most the risk exactly when so few errors have at most this probability.
     passed = binom.cdf(wrong[counts - 1], counts, risk) <= level
     kept = 0
@@ -166,7 +167,7 @@ def threshold(
         kept = max(kept, int(counts[end - 1]) if end > first else 0)
     if kept == 0:
         return Threshold(None, risk, confidence, size, 0, 0, 1.0, fewest)
-    value = 0.0 if kept == size else _shortest(float(claimed[kept]), float(claimed[kept - 1]))
+    value = 0.0 if kept == size else _shortest(float(claims[kept]), float(claims[kept - 1]))
     _, bound = clopper_pearson(wrong[kept - 1], kept, level)
     return Threshold(value, risk, confidence, size, kept, int(wrong[kept - 1]), float(bound), fewest)
 
@@ -195,7 +196,8 @@ def check(
     """
     if found.threshold is None:
         raise ValueError("there is no threshold to check; allow more risk or give more validation samples")
-    top = _top(probs, labels, from_logits=from_logits, normalise=normalise, answers=answers)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    top = claimed(given, answers=answers)
     above = top.confidence >= found.threshold
     accepted, wrong = int(above.sum()), int((above & (top.correct == 0)).sum())
     low, high = map(float, clopper_pearson(wrong, accepted, (1 - found.confidence) / 2))
@@ -215,15 +217,6 @@ def _shortest(above: float, up_to: float) -> float:
         if above < value <= up_to:
             return value
     return up_to
-
-
-def _top(probs: Array, labels: Array, *, from_logits: bool, normalise: bool, answers: bool) -> TopLabels:
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    if answers:
-        if given.num_classes != 2:
-            raise ValueError(f"answers have one confidence each, shape (N,), got {given.num_classes} columns")
-        return TopLabels(*(part.cpu() for part in class_labels(given.blocks(), 1)))
-    return TopLabels(*(part.cpu() for part in top_labels(given.blocks())))
 
 
 def _percent(share: float) -> str:
