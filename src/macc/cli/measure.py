@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -11,8 +11,10 @@ import macc
 from macc.cli.app import app, say
 from macc.cli.options import (
     Bins,
+    By,
     Confidence,
     File,
+    GroupsFile,
     Json,
     Labels,
     MaxRows,
@@ -22,11 +24,15 @@ from macc.cli.options import (
     Reading,
     Resamples,
     also_write,
+    groups_of,
     listed,
     open_file,
     progress,
     reads_predictions,
 )
+
+if TYPE_CHECKING:
+    from macc.predictions import Source
 
 
 @app.command()
@@ -50,6 +56,8 @@ def evaluate(
         Path | None,
         typer.Option(help="Also write what `macc merge` needs to put parts together.", show_default=False),
     ] = None,
+    by: By = None,
+    groups: GroupsFile = None,
 ) -> None:
     """Measure how calibrated predictions are, every number with an interval.
 
@@ -59,18 +67,41 @@ def evaluate(
     known. An .npy needs a second one with the labels.
     """
     from macc.io.writing import check_outputs, write_whole
+    from macc.metrics import evaluate_groups
     from macc.metrics.correctness import NOTE, metrics_of_answers
 
-    check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels])
+    check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels, groups])
     if plot is not None:
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
-    source = open_file(file, labels, {**reading, "positive": positive, "answers": True})
+    source = _opened(file, labels, reading, positive, by, groups, max_rows_in_memory)
     wanted = listed(metrics)
     large = state is not None or source.num_rows > max_rows_in_memory
     if source.answers:
         wanted = metrics_of_answers(wanted, streamed=large)
+    if by:
+        if state is not None or plot is not None:
+            raise ValueError("--by prints groups; leave --state and --plot out")
+        loaded = source.load(normalise=normalise)
+        with progress("measuring") as on_progress:
+            found = evaluate_groups(
+                loaded.scores,
+                loaded.labels,
+                groups_of(file, loaded, by, groups, source.num_rows),
+                metrics=wanted,
+                classes=loaded.classes,
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                resamples=resamples,
+                from_logits=loaded.from_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
+        also_write(json, found.to_dict())
+        say(str(found))
+        return
     with progress("measuring") as on_progress:
         if large:
             from macc.metrics.streaming import check_streamed
@@ -136,6 +167,27 @@ def merge(
     say(str(report))
 
 
+def _opened(
+    file: Path,
+    labels: Path | None,
+    reading: Reading,
+    positive: str | None,
+    by: list[str] | None,
+    groups: Path | None,
+    most: int,
+) -> "Source":
+    """A file whose columns of groups are no classes."""
+    carried = by if by and groups is None and file.suffix.lower() in (".csv", ".parquet") else []
+    source = open_file(file, labels, {**reading, "positive": positive, "carry": carried, "answers": True})
+    if groups is not None and not by:
+        raise ValueError(f"--groups {groups} needs --by COLUMN, a column of it")
+    if by and source.num_rows > most:
+        raise ValueError(
+            f"{file} has more than {most} rows, and --by needs all in memory; raise --max-rows-in-memory"
+        )
+    return source
+
+
 class _WithLimits(TyperCommand):
     """``check``, whose options ``--max-NAME`` are as many as there are metrics to limit.
 
@@ -191,6 +243,8 @@ def check(
     positive: Positive = None,
     bins: Bins = 15,
     max_rows_in_memory: MaxRows = 5_000_000,
+    by: By = None,
+    groups: GroupsFile = None,
 ) -> None:
     """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
 
@@ -199,19 +253,44 @@ def check(
 
     Made for pipelines: the last line says why. With two classes the ECE, MCE and smooth ECE of the positive class
     are checked, because the errors of the two classes can cancel in those of the predicted one, which
-    --max-top-label-ece limits.
+    --max-top-label-ece limits. With --by every group has to keep the limits, and the worst one is named first.
     """
+    from macc.metrics import evaluate_groups
     from macc.metrics.correctness import metrics_of_answers
     from macc.metrics.limits import broken_limits, kept_limits, limited
 
     asked = _limits(context.meta["limits"])
-    source = open_file(file, labels, {**reading, "positive": positive, "answers": True})
+    source = _opened(file, labels, reading, positive, by, groups, max_rows_in_memory)
     limits: dict[str, float] = {}
     for name, limit in asked.items():
         metric = limited(name, source.num_classes)
         if source.answers:
             metric = metrics_of_answers([metric])[0]
         limits[metric] = min(limit, limits.get(metric, limit))
+    if by:
+        loaded = source.load(normalise=normalise)
+        with progress("measuring") as on_progress:
+            found = evaluate_groups(
+                loaded.scores,
+                loaded.labels,
+                groups_of(file, loaded, by, groups, source.num_rows),
+                metrics=list(limits),
+                classes=loaded.classes,
+                positive=positive,
+                bins=bins,
+                confidence=confidence,
+                from_logits=loaded.from_logits,
+                normalise=normalise,
+                on_progress=on_progress,
+            )
+        for name, each in found.groups.items():
+            for line in (*broken_limits(each, limits), *kept_limits(each, limits)):
+                say(f"{name}: {line}")
+        worse = [name for name, each in found.groups.items() if broken_limits(each, limits)]
+        if worse:
+            say(f"{len(worse)} of {len(found.groups)} groups do not keep the limits, {worse[0]} first of all")
+            raise typer.Exit(1)
+        return
     with progress("measuring") as on_progress:
         if source.num_rows > max_rows_in_memory:
             from macc.metrics.streaming import check_streamed

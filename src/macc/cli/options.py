@@ -147,6 +147,28 @@ MaxRows = Annotated[
 Json = Annotated[Path | None, typer.Option(help="Also write the numbers to this file.", show_default=False)]
 
 
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="COLUMN",
+        help="Measure groups: a column that is no class. Given several times, groups are their combinations.",
+        show_default=False,
+    ),
+]
+
+
+GroupsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--groups",
+        metavar="FILE",
+        help="Where the columns of --by are, a row for each sample, if not in the file itself.",
+        show_default=False,
+    ),
+]
+
+
 LabelsOfAll = Annotated[
     Path | None,
     typer.Option("--labels", metavar="LABELS.npy", help="Labels of every .npy.", show_default=False),
@@ -178,6 +200,18 @@ def open_file(file: Path, labels: Path | None, reading: Reading) -> "Source":
     from macc.predictions import open_source
 
     return open_source(file, labels, **reading)
+
+
+def groups_of(
+    file: Path, loaded: "Loaded", columns: list[str], groups: Path | None, num_rows: int
+) -> list[str]:
+    """The group of each sample that was loaded, from a column of its file or of a second one."""
+    from macc.predictions import read_groups
+
+    given = read_groups(file if groups is None else groups, columns)
+    if len(given) != num_rows:
+        raise ValueError(f"{groups} has {len(given)} rows and {file} has {num_rows}; they must pair up")
+    return given if loaded.rows is None else [given[row] for row in loaded.rows.tolist()]
 
 
 @contextmanager

@@ -52,6 +52,8 @@ from macc.metrics.intervals import Estimate as Estimate
 from macc.metrics._report import Bin as Bin
 from macc.metrics._report import Report as Report
 from macc.metrics._significance import calibration_tests as calibration_tests
+from macc.metrics.groups import GroupReport as GroupReport
+from macc.metrics.groups import evaluate_groups as evaluate_groups
 from macc.metrics._report import evaluate as evaluate
 from macc.metrics.comparing import Comparison as Comparison
 from macc.metrics.comparing import Difference as Difference

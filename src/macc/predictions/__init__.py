@@ -1,6 +1,7 @@
 """Files of predictions: what their columns and labels mean, read whole or in batches of any number of rows."""
 
 from macc.predictions.array_files import read_variance as read_variance
+from macc.predictions.groups import read_groups as read_groups
 from macc.predictions.opening import open_source as open_source
 from macc.predictions.source import Loaded as Loaded
 from macc.predictions.source import Source as Source

@@ -1,6 +1,6 @@
 """Predictions in ``.parquet``, which pyarrow reads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from macc.predictions.columns import (
 )
 from macc.predictions.reading import Reading
 from macc.predictions.source import Raw, Source, rows_at_once
-from macc.words import quoted, shown
+from macc.words import listed, quoted, shown
 
 
 def open_parquet(path: Path, reading: Reading) -> Source:
@@ -115,6 +115,32 @@ def open_parquet(path: Path, reading: Reading) -> Source:
         columns=schema.names,
         declare_logits=declare_logits,
     )
+
+
+def read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:
+    """The values of some columns as text; what is not there is empty."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(
+            f"{shown(path)}: reading .parquet needs pyarrow; install it with pip install 'macc-torch[parquet]'"
+        ) from None
+    try:
+        file = parquet.ParquetFile(path)
+        for name in names:
+            if name not in file.schema_arrow.names:
+                raise ValueError(
+                    f"{shown(path)} has no column {quoted(name)}; it has {listed(file.schema_arrow.names)}"
+                )
+        table = file.read(columns=list(names))
+        file.close()
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from None
+    return [
+        ["" if value is None else str(value).strip() for value in table.column(name).to_pylist()]
+        for name in names
+    ]
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:

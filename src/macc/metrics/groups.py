@@ -1,0 +1,249 @@
+r"""Every metric of every group, and whether all groups are equally calibrated.
+
+Intervals hold for all G groups at once: each is at the level :math:`1 - (1 - \text{confidence}) / G` (Bonferroni).
+
+The test supposes that one map leads from probabilities to frequencies, the same in all groups: in each of 5 bins of equal
+mass the probabilities are wrong by the same amount, :math:`m_i = p_i + \text{gap}_b`. The statistic sums, over groups and bins, the squared
+difference between the outcomes and what the map says, over its variance :math:`\sum m_i (1 - m_i)`. What it would be by chance is simulated:
+outcomes are drawn from the map, the map is fitted to them anew, and the statistic is computed again. Groups that are
+all miscalibrated in the same way are therefore equal.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from macc.metrics._metric import registry
+from macc.metrics._report import Report, evaluate
+from macc.metrics.binning import class_labels, top_labels
+from macc.metrics.inputs import (
+    Array,
+    check_confidence,
+    class_names,
+    named_labels,
+    positive_index,
+    predictions,
+)
+from macc.tables import Table, interval, number, thousands
+from macc.words import listed, quoted
+
+SMALL = 100
+"""Groups of fewer samples are said to be small."""
+_BINS = 5
+_SIMULATIONS = 499
+# More metrics than this do not fit beside each other; those that are left out are in ``to_dict``.
+_MOST_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """The result of :func:`evaluate_groups`: the worst group first; ``print`` shows a table."""
+
+    all: Report
+    groups: dict[str, Report]
+    p_value: float
+    confidence: float
+
+    @property
+    def small(self) -> list[str]:
+        """The groups of few samples."""
+        return [name for name, report in self.groups.items() if report.num_samples < SMALL]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All metrics of all groups, and the p-value of equal calibration."""
+        return {
+            "equal_calibration": {"p_value": self.p_value},
+            "all": self.all.to_dict(),
+            "groups": {
+                name: {"samples": report.num_samples, **report.to_dict()}
+                for name, report in self.groups.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        shown = ("accuracy", "nll", _error(self.all))
+        names = [name for name in self.all.metrics if name in shown or len(self.all.metrics) <= _MOST_SHOWN]
+        two = self.all.positive is not None
+        header = ["group", "samples", *(registry()[name].title(two_classes=two) for name in names)]
+        rows = [
+            [group, thousands(report.num_samples), *(_cell(report, name) for name in names)]
+            for group, report in ({"all": self.all} | self.groups).items()
+        ]
+        level = f"{100 * self.confidence:g} %"
+        notes = [
+            f"The worst group is first. Intervals of groups hold for all {len(self.groups)} at once with {level} "
+            "confidence; behind a calibration error stands what a perfectly calibrated model would show."
+        ]
+        if self.small:
+            notes.append(
+                f"Few samples (below {SMALL}), so that little can be said of them: {listed(self.small)}."
+            )
+        equal = "are not" if self.p_value < 1 - self.confidence else "may be"
+        notes.append(f"The groups {equal} equally calibrated (p = {self.p_value:.2g}).")
+        return f"{Table.of(header, rows).text()}\n\n" + "\n".join(notes)
+
+
+def evaluate_groups(
+    probs: Array,
+    labels: Array,
+    groups: Sequence[Any] | npt.NDArray[Any],
+    *,
+    metrics: Iterable[str] | None = None,
+    classes: Sequence[str] | None = None,
+    positive: int | str | None = None,
+    bins: int = 15,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    from_logits: bool = False,
+    normalise: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> GroupReport:
+    """Measure every group, with intervals that hold for all of them at once.
+
+    Args:
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
+        labels: Class indices ``(N,)``, or names of ``classes``.
+        groups: The group of each sample ``(N,)``.
+        metrics: Names to measure; all of them by default.
+        classes: Names of the K classes in their order.
+        positive: The positive class of two, by its index or name; class 1 by default.
+        bins: Number of bins.
+        confidence: Level of the intervals, of all groups together.
+        resamples: Number of bootstrap resamples, at least 100.
+        seed: Seed of the resamples and of the simulations.
+        from_logits: ``probs`` holds logits.
+        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+        on_progress: Called with the share of the work done.
+
+    Returns:
+        A report for each group, the one whose ECE is furthest above its noise floor first, and the p-value of a test
+        that all groups are equally calibrated.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> probs = rng.uniform(0.05, 0.95, 3000)
+        >>> site = rng.choice(["north", "south"], 3000)
+        >>> labels = rng.random(3000) < np.where(site == "south", 0.7 * probs, probs)
+        >>> found = evaluate_groups(probs, labels.astype(int), site, metrics=["ece"], resamples=100)
+        >>> list(found.groups), found.p_value < 0.01
+        (['south', 'north'], True)
+    """
+    check_confidence(confidence)
+    given = predictions(probs, named_labels(labels, classes), from_logits=from_logits, normalise=normalise)
+    names, which = _checked(groups, given.num_samples)
+    matrix, truth = given.matrix().cpu().numpy(), given.labels.cpu().numpy()
+    level = 1 - (1 - confidence) / len(names)
+
+    def measured(kept: npt.NDArray[np.bool_] | slice, confidence: float) -> Report:
+        return evaluate(
+            matrix[kept],
+            truth[kept],
+            metrics=metrics,
+            classes=classes,
+            positive=positive,
+            bins=bins,
+            confidence=confidence,
+            resamples=resamples,
+            seed=seed,
+        )
+
+    metrics = None if metrics is None else list(metrics)
+    every = measured(slice(None), confidence)
+    found = {}
+    for index, name in enumerate(names):
+        if on_progress is not None:
+            on_progress((index + 1) / (len(names) + 1))
+        found[name] = measured(which == index, level)
+    one = positive_index(positive, class_names(classes, given.num_classes))
+    top = top_labels(given.blocks()) if one is None else class_labels(given.blocks(), one)
+    claimed, right = (part.cpu().numpy() for part in top)
+    p_value = equal_calibration(claimed, right, which, seed=seed)
+    worst = dict(sorted(found.items(), key=lambda item: -_excess(item[1])))
+    return GroupReport(every, worst, p_value, confidence)
+
+
+def equal_calibration(
+    probs: npt.NDArray[np.float64],
+    outcomes: npt.NDArray[np.float64],
+    groups: npt.NDArray[np.int64],
+    *,
+    simulations: int = _SIMULATIONS,
+    seed: int = 0,
+) -> float:
+    """The p-value of one map from probabilities to frequencies for all groups; see the top of this file.
+
+    Args:
+        probs: Probabilities ``(N,)``.
+        outcomes: 0 or 1 ``(N,)``.
+        groups: The index of the group of each sample ``(N,)``.
+        simulations: How often outcomes are drawn.
+        seed: Of the draws.
+    """
+    edges = np.unique(np.quantile(probs, np.arange(1, _BINS) / _BINS))
+    cut = np.searchsorted(edges, probs)
+    count = len(edges) + 1
+    cells = groups * count + cut
+    in_bin = np.maximum(np.bincount(cut, minlength=count), 1)
+    claimed = np.bincount(cut, probs, count)
+
+    def statistic(right: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        gaps = (np.bincount(cut, right, count) - claimed) / in_bin
+        said = np.clip(probs + gaps[cut], 1e-6, 1 - 1e-6)
+        off = np.bincount(cells, right - said)
+        variance = np.bincount(cells, said * (1 - said))
+        filled = variance > 0
+        return float((off[filled] ** 2 / variance[filled]).sum()), said
+
+    seen, said = statistic(outcomes)
+    rng = np.random.default_rng(seed)
+    drawn = [statistic((rng.random(len(said)) < said).astype(np.float64))[0] for _ in range(simulations)]
+    return float((1 + np.sum(np.array(drawn) >= seen)) / (simulations + 1))
+
+
+def _checked(groups: Any, size: int) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The names of the groups, in order, and the index of each sample's."""
+    given = np.asarray(groups)
+    if given.shape != (size,):
+        raise ValueError(f"groups must name one group for each of {size} samples, got shape {given.shape}")
+    names, which, counts = np.unique(given.astype(str), return_inverse=True, return_counts=True)
+    if len(names) < 2:
+        raise ValueError(f"all samples are of one group, {quoted(names[0])}; there is nothing to compare")
+    if counts.min() < 2:
+        alone = names[int(counts.argmin())]
+        raise ValueError(
+            f"the group {quoted(alone)} has one sample; leave it out, or put small groups together"
+        )
+    return [str(name) for name in names], which.reshape(-1)
+
+
+def _error(report: Report) -> str:
+    """The calibration error that verdicts are about, or the first metric where it was not measured."""
+    found = (name for name in ("positive_ece", "ece") if name in report.metrics)
+    return next(found, next(iter(report.metrics)))
+
+
+def _excess(report: Report) -> float:
+    """How far the error is above its noise floor."""
+    name = next(
+        (name for name in ("positive_ece", "ece") if name in report.metrics), next(iter(report.metrics))
+    )
+    estimate = report[name]
+    value = estimate.value - (estimate.noise_floor or 0.0)
+    return -value if registry()[name].better == "higher" else value
+
+
+def _cell(report: Report, name: str) -> str:
+    estimate, unit = report[name], registry()[name].unit
+    if math.isnan(estimate.value):
+        return "–"
+    width = estimate.high - estimate.low
+    value = (
+        f"{number(estimate.value, unit, width, suffix=True)} ({interval(estimate.low, estimate.high, unit)})"
+    )
+    floor = estimate.noise_floor
+    return value if floor is None else f"{value} {number(floor, unit, width, suffix=True)}"
