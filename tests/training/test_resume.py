@@ -357,6 +357,7 @@ def test_time_is_the_only_thing_that_may_differ_in_a_row(tmp_path):
     run = training.fit(small(), out=tmp_path)
 
     assert list(run.history[0]) == [
-        "epoch", "lr", "seconds", "train/loss", "train/CrossEntropy", "val/accuracy", "val/nll", "val/ece", "val/sce",
+        "epoch", "lr", "seconds", "train/loss", "train/CrossEntropy", "val/accuracy", "val/nll", "val/refinement", "val/ece",
+        "val/sce",
     ]  # fmt: skip
     assert 0 < sum(row["seconds"] for row in run.history) < time.perf_counter() - started
