@@ -1,6 +1,7 @@
 """Predictions of a calibrated model, and the files that people keep predictions in."""
 
 import io
+import json
 import zipfile
 
 import numpy as np
@@ -52,3 +53,13 @@ def write_parquet(path, probs, labels, names=("cat", "dog", "owl"), **options):
 
     columns = {name: probs[:, j] for j, name in enumerate(names)}
     parquet.write_table(arrow.table({**columns, "label": labels}), path, **options)
+
+
+def certain(labels, num_classes=3):
+    """Predictions that are all right."""
+    return np.eye(num_classes)[labels] * 0.7 + 0.1
+
+
+def accuracy(path):
+    """The accuracy that ``--json`` has written."""
+    return json.loads(path.read_text())["accuracy"]["value"]

@@ -20,12 +20,6 @@ NAMES = ["cat", "dog", "owl"]
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def small_batches(monkeypatch):
     monkeypatch.setattr(reading_source, "_MOST_ROWS", 97)
 

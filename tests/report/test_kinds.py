@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from helpers.command import run
 from helpers.report_runs import digits_runs, hostile_csv, plain_run
@@ -96,7 +97,10 @@ def test_the_rule_stands_under_the_samples():
 def test_prediction_files_are_drawn_too(tmp_path):
     path = hostile_csv(tmp_path)
     for kind in ("reliability", "confidence", "mistakes", "pareto", "risk-coverage"):
-        kinds.plot(kind, [path, digits_runs()[0]])
+        figure = kinds.plot(kind, [path, digits_runs()[0]])
+
+        drawn = " ".join(text.get_text() for text in figure.findobj(Text))
+        assert "<img src" in drawn, kind
 
 
 def test_mistakes_of_many_runs_have_a_panel_each_with_the_first_run():
