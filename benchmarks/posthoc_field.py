@@ -75,7 +75,15 @@ def netcal_temperature(logits: Array, labels: Array) -> Map:
 
 def methods() -> dict[str, Fit]:
     """Every method by the name that tables print; the calibrators of macc are capitalised."""
-    names = ("Identity", REFERENCE, "EnsembleTemperature", "VectorScaling", "MatrixScaling", "Dirichlet")
+    names = (
+        "Identity",
+        REFERENCE,
+        "EnsembleTemperature",
+        "LocalTemperature",
+        "VectorScaling",
+        "MatrixScaling",
+        "Dirichlet",
+    )
     return {
         **{name: ours(name) for name in names},
         "best": auto,

@@ -29,6 +29,8 @@ from macc.posthoc._optimise import minimise
 _TAILS = 3.0
 # MacKay's rule creeps: with steps of the logarithm this much longer, three rounds come as far as five.
 _STRIDES = (1.5, 1.5, 1.0)
+# Samples for each class below which penalties begin higher.
+_FEW = 60
 # The largest slope in coordinates of curvature 1, where 0.001 is a thousandth of a standard error.
 _ROUGH, _EXACT = 0.3, 1e-3
 # Samples less undecided than this add nothing that a preconditioner has to know.
@@ -188,8 +190,10 @@ def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Fo
     rough = problem.single()
     groups, curvature = problem.groups(), rough.curvature()
     classes = len(groups)
-    # Where to begin: what suits a few thousand samples of ten classes.
-    first = {_OWN: classes / 2, _OTHER: 10.0 * classes, _OFFSET: classes / 2}
+    # Where to begin: what suits a few thousand samples of ten classes, and more where samples are few for the classes,
+    # because three rounds do not come all the way.
+    few = max(1.0, _FEW * classes / len(problem.labels))
+    first = {_OWN: few * classes / 2, _OTHER: few * 10.0 * classes, _OFFSET: few * classes / 2}
     scales = torch.tensor(
         [first[i] if cost is None else cost for i, cost in enumerate(given)],
         dtype=torch.float64,
