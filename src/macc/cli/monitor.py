@@ -20,6 +20,7 @@ from macc.cli.options import (
 
 if TYPE_CHECKING:
     from macc.monitor import Monitor
+    from macc.monitor.state import Adding
     from macc.predictions import Source
 
 Time = Annotated[
@@ -103,7 +104,7 @@ def log(
     """
     _check_outputs([file, baseline], json, plot, prometheus)
     from macc.monitor import Monitor
-    from macc.monitor.logs import count_log, open_log
+    from macc.monitor.logs import open_log
 
     reading |= {"positive": positive, "answers": True}
     source, labelled = open_log(file, reading, time=time, row_id=row_id)
@@ -115,23 +116,10 @@ def log(
         baseline=baseline,
         alpha=alpha,
         tolerance=tolerance,
-        model=None,
-        streams=None,
     )
     monitor = Monitor(source.num_classes, **options)
     adding = monitor.begin(file.name)
-    with progress("counting") as on_progress:
-        count_log(
-            adding,
-            source,
-            time=time,
-            labelled=labelled,
-            labels_are=reading["labels_are"],
-            row_id=row_id,
-            normalise=normalise,
-            on_progress=on_progress,
-        )
-    adding.finish()
+    _count(adding, source, reading, time, row_id, labelled, normalise)
     _report(monitor, confidence, json, plot, prometheus)
 
 
@@ -184,7 +172,7 @@ def update(
     from filelock import FileLock
 
     from macc.monitor import Monitor
-    from macc.monitor.logs import checksum, count_log, open_log
+    from macc.monitor.logs import checksum, open_log
     from macc.words import quoted
 
     _check_outputs([file, baseline, state], json, plot, prometheus)
@@ -217,18 +205,7 @@ def update(
             say(f"the batch {quoted(name)} was counted before; nothing to add\n")
         else:
             adding = monitor.begin(name, mark=mark, stream=stream, late=late)
-            with progress("counting") as on_progress:
-                count_log(
-                    adding,
-                    source,
-                    time=time,
-                    labelled=labelled,
-                    labels_are=reading["labels_are"],
-                    row_id=row_id,
-                    normalise=normalise,
-                    on_progress=on_progress,
-                )
-            adding.finish()
+            _count(adding, source, reading, time, row_id, labelled, normalise)
             monitor.save(state)
     _report(monitor, confidence, json, plot, prometheus)
 
@@ -272,6 +249,32 @@ def merge(
     _report(merged, confidence, json, plot, prometheus)
 
 
+def _count(
+    adding: "Adding",
+    source: "Source",
+    reading: Reading,
+    time: str,
+    row_id: str | None,
+    labelled: bool,
+    normalise: bool,
+) -> None:
+    """Count all rows of a file as one batch."""
+    from macc.monitor.logs import count_log
+
+    with progress("counting") as on_progress:
+        count_log(
+            adding,
+            source,
+            time=time,
+            labelled=labelled,
+            labels_are=reading["labels_are"],
+            row_id=row_id,
+            normalise=normalise,
+            on_progress=on_progress,
+        )
+    adding.finish()
+
+
 def _options(
     source: "Source",
     reading: Reading,
@@ -281,8 +284,8 @@ def _options(
     baseline: Path | None,
     alpha: float | None,
     tolerance: float | None,
-    model: str | None,
-    streams: int | None,
+    model: str | None = None,
+    streams: int | None = None,
 ) -> dict[str, Any]:
     """What was asked of a monitor, as arguments of one; what was not given is left out."""
     from macc.monitor.logs import residuals
