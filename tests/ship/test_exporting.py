@@ -151,6 +151,7 @@ class TestCommand:
                 assert "on 64 validation inputs the largest difference from PyTorch is" in ended.out
         again = run("export", tmp_path / "model.safetensors", "-o", tmp_path / "again.onnx")
         assert again.code == 0, again.err
+        assert "at most 10.0 % of them are wrong" in again.out
 
     def test_a_run_without_weights(self, digits_run, tmp_path):
         import shutil

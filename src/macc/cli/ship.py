@@ -25,15 +25,22 @@ def export(
         ),
     ],
     risk: Annotated[
-        float, typer.Option(help="The largest share of accepted predictions that may be wrong.")
-    ] = 0.05,
+        float | None,
+        typer.Option(
+            help="The largest share of accepted predictions that may be wrong; a shipped model keeps its own, "
+            "a run has 0.05.",
+            show_default=False,
+        ),
+    ] = None,
     data: DataFolder = None,
 ) -> None:
     """Write a model as one file: normalisation, network, calibrator, certainty and threshold inside."""
     from macc import ship
     from macc.ship import files
 
-    trained = files.with_risk(files.read(run), risk)
+    trained = files.read(run)
+    if risk is not None:
+        trained = files.with_risk(trained, risk)
     if output.suffix == files.SUFFIX:
         say(ship.ship(trained, output))
     else:
