@@ -17,10 +17,11 @@ def comparison_table(caption: str, reports: Mapping[str, Report]) -> Table:
     first = next(iter(reports.values()))
     for name in first.metrics:
         metric = registry()[name]
-        # Of two classes the table has the ECE of the positive one more, and no room for its other errors.
-        if metric.prominence > (1 if metric.of == "two classes" else 2):
+        two = first.positive is not None
+        # Of two classes the table has the ECE of the positive one and of the top label, and no room for their other errors.
+        if metric.prominence > (1 if two and (metric.of == "two classes" or metric.top_label) else 2):
             continue
-        title = metric.title(two_classes=first.positive is not None).strip()
+        title = metric.title(two_classes=two).strip()
         columns.append(Column(title, better=metric.better))
         found = [report[name] for report in reports.values()]
         best = _apart(found, metric.better)
