@@ -13,7 +13,7 @@ from macc import experiments, metrics, training
 from macc.experiments import findings, tables
 from macc.experiments.gather import gather
 from macc.experiments.measure import Predictions
-from macc.experiments.result import Cell, Comparison, Member, Result
+from macc.experiments.result import Cell, Member, PairedTest, Result
 
 
 class TestFindings:
@@ -86,7 +86,7 @@ class TestFindings:
                 Cell("d", "test", name, "val_accuracy", "ece", (value, value), None, None, None)
             )
             result.runs.append(Member("d", name, "val_accuracy", 0, name, {"head": {"p": p}}, 1.0))
-        row = Comparison("d", "test", "val_accuracy", "ece", "M", "D", "dropout", -0.01, 0, 0, 0.01, 0.01, "")
+        row = PairedTest("d", "test", "val_accuracy", "ece", "M", "D", "dropout", -0.01, 0, 0, 0.01, 0.01, "")
 
         text = findings._sentence(result, "d", "test", "val_accuracy", "M", [row])
         said = "significantly better than single-pass dropout at another rate, 0.5 where it has 0.2, D"
@@ -186,9 +186,9 @@ class TestFindings:
     def test_other_metrics_have_their_verdicts(self):
         common = ("d", "test", "val_accuracy")
         rows = [
-            Comparison(*common, "sce", "M", "T", "task", -0.1, 0, 0, 0.01, 0.01, "seeds"),
-            Comparison(*common, "sce", "M", "U", "temperature", 0.1, 0, 0, 0.01, 0.01, "seeds"),
-            Comparison(*common, "nll", "M", "T", "task", 0.1, 0, 0, 0.5, 0.5, "seeds"),
+            PairedTest(*common, "sce", "M", "T", "task", -0.1, 0, 0, 0.01, 0.01, "seeds"),
+            PairedTest(*common, "sce", "M", "U", "temperature", 0.1, 0, 0, 0.01, 0.01, "seeds"),
+            PairedTest(*common, "nll", "M", "T", "task", 0.1, 0, 0, 0.5, 0.5, "seeds"),
         ]
 
         assert findings._also(rows) == (
@@ -210,7 +210,7 @@ class TestFindings:
             result.cells.append(
                 Cell("d", "test", name, "val_accuracy", "ece", (value, value), None, None, None)
             )
-        row = Comparison(
+        row = PairedTest(
             "d", "test", "val_accuracy", "ece", "M", "T", "task", difference, 0, 0, p, p, "seeds"
         )
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from macc.experiments import tables
-from macc.experiments.result import Cell, Comparison, Result, load_result
+from macc.experiments.result import Cell, PairedTest, Result, load_result
 from macc.experiments.running import write
 from macc.metrics.over_runs import interval
 
@@ -26,7 +26,7 @@ class TestFormats:
     @pytest.fixture
     def result(self, measured):
         result = measured[1]
-        best = Comparison(
+        best = PairedTest(
             "digits", "test", "val_accuracy", "ece", "CE+MACC", "CE", "best", -0.1, 0, 0, 0, 0, ""
         )
         others = [row for row in result.comparisons if row.why != "best"]
@@ -98,7 +98,7 @@ class TestFormats:
             for name, values in (("A", (math.nan, 0.9)), ("B", (0.5, 0.7)), ("C", (0.4, 0.5))):
                 ends = interval(values)
                 result.cells.append(Cell("d", "test", name, rule, "auroc", values, *ends, 0.8))
-        row = Comparison(
+        row = PairedTest(
             "d", "test", "val_accuracy", "ece", "A", "B", "task", math.nan, 0, 0, math.nan, math.nan, "seeds"
         )
         result.comparisons.append(row)

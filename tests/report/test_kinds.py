@@ -14,7 +14,7 @@ from helpers.stored import arrays
 from macc import metrics, training
 from macc.predictions import Loaded
 from macc.report import kinds
-from macc.report.sources import Source, name_apart, open_sources
+from macc.report.sources import ReportSource, name_apart, open_sources
 from macc.training.runs import Run
 
 pytestmark = pytest.mark.xdist_group("report")
@@ -174,7 +174,7 @@ def test_sources_get_names_that_tell_them_apart(tmp_path):
     assert names == ["NLL, p 0.2", "NLL+MACC", "NLL, no dropout"]
 
     assert [s.name for s in open_sources([one, one])] == ["NLL, 1", "NLL, 2"]
-    same = [Source(tmp_path / name / "a.npz", "a") for name in ("x", "y")]
+    same = [ReportSource(tmp_path / name / "a.npz", "a") for name in ("x", "y")]
     assert [s.name for s in name_apart(same)] == ["a, 1", "a, 2"]
 
 
@@ -185,7 +185,7 @@ def test_names_by_loss_keep_the_data(tmp_path):
         folder = tmp_path / f"{dataset}-{gamma}"
         folder.mkdir()
         (folder / "recipe.yaml").write_text(recipe.to_yaml())
-        return Source(folder, "FL", Run(folder))
+        return ReportSource(folder, "FL", Run(folder))
 
     found = name_apart([made(dataset, gamma) for dataset in ("cifar10", "svhn") for gamma in (1, 2)])
     assert [source.name for source in found] == [
@@ -256,7 +256,7 @@ def test_the_command_that_predicts_under_shift_is_one_that_works(dataset, cure):
     run = SimpleNamespace(path=Path("run"), recipe=SimpleNamespace(dataset=dataset))
 
     with pytest.raises(ValueError, match=cure):
-        Source(Path("run"), "mine", run).shifts()
+        ReportSource(Path("run"), "mine", run).shifts()
 
 
 class TestReadingOptions:

@@ -5,10 +5,10 @@
 
 from macc.experiments.estimates import Estimate as Estimate
 from macc.experiments.estimates import estimate as estimate
+from macc.experiments.loading import load as load
+from macc.experiments.loading import names as names
 from macc.experiments.result import Result as Result
 from macc.experiments.result import load_result as load_result
 from macc.experiments.running import run as run
 from macc.experiments.spec import Experiment as Experiment
-from macc.experiments.spec import load as load
-from macc.experiments.spec import names as names
 from macc.experiments.tables import render as render

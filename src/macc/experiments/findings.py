@@ -10,7 +10,7 @@ from macc.experiments.catalog import LocalDataSet
 from macc.experiments.columns import column, compared, main
 from macc.experiments.ledger import Ledger, criterion_of
 from macc.experiments.measure import Predictions
-from macc.experiments.result import LEVEL, Cell, Comparison, Result
+from macc.experiments.result import LEVEL, Cell, PairedTest, Result
 from macc.experiments.spec import RULE_TEXT, Method, half_of
 from macc.metrics.comparing import paired
 from macc.metrics.intervals import MeanOfSets
@@ -76,7 +76,7 @@ def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None
         result.findings.append("Only one method has results, so there is nothing to compare.")
 
 
-Paired = Callable[[Cell, Cell, str], Comparison]
+Paired = Callable[[Cell, Cell, str], PairedTest]
 """Tests two cells of one column; the text is what the second is to the first."""
 
 
@@ -87,7 +87,7 @@ class _Tests:
         self.result, self.ledger, self.predictions = result, ledger, predictions
         self.metrics = compared(result.columns)
 
-    def paired(self, a: Cell, b: Cell, why: str) -> Comparison:
+    def paired(self, a: Cell, b: Cell, why: str) -> PairedTest:
         """Test A against B."""
         if len(a.values) > 1 and len(a.values) == len(b.values):
             low, high, p, basis = *_over_seeds(a, b), "seeds"
@@ -99,7 +99,7 @@ class _Tests:
         larger = a if a.mean > b.mean else b
         if larger.by_chance and not math.isnan(p):
             p = 1.0  # an error that chance alone may give is not worse than any other
-        return Comparison(
+        return PairedTest(
             dataset=a.dataset,
             test=a.test,
             rule=a.rule,
@@ -175,7 +175,7 @@ def _against_all(
     rule: str,
     metric: str,
     test_pair: Paired,
-) -> list[Comparison]:
+) -> list[PairedTest]:
     """The one of some methods with the best mean against every other one."""
     cells = [result.cell(dataset, test, name, metric, rule) for name in names]
     there = [cell for cell in cells if cell is not None and math.isfinite(cell.mean)]
@@ -271,7 +271,7 @@ def _compare(
     rule: str,
     name: str,
     test_pair: Paired,
-) -> list[Comparison]:
+) -> list[PairedTest]:
     """A MACC method against what it must beat, metric by metric."""
     found = []
     for metric in _against():
@@ -323,11 +323,11 @@ class _Words:
         near = cell.by_chance and cell.floor is not None
         return f"{text}; chance alone gives {self.number(cell.floor or 0)}" if near else text
 
-    def tested(self, row: Comparison) -> str:
+    def tested(self, row: PairedTest) -> str:
         return f"{_name(row.b)} ({self.value(row.b)}; {_p(row.p_holm)})"
 
 
-def _best_sentence(result: Result, rows: list[Comparison]) -> str:
+def _best_sentence(result: Result, rows: list[PairedTest]) -> str:
     """Which method is best in one column, and whether that is clear."""
     first = rows[0]
     words = _Words(result, first.dataset, first.test, first.rule, first.metric)
@@ -353,7 +353,7 @@ def _best_sentence(result: Result, rows: list[Comparison]) -> str:
     return f"{where}: no clear best {words.noun}. {own} has the {end}: {'; '.join(said)}."
 
 
-def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[Comparison]) -> str:
+def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[PairedTest]) -> str:
     """How a MACC method stands to what it must beat."""
     words = _Words(result, dataset, test, rule, JUDGED)
     verdicts: dict[str, list[str]] = {BETTER: [], SAME: [], WORSE: []}
@@ -379,13 +379,13 @@ def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, row
     return f"{words.where}, {own}: {'; '.join(said)}.{_also(rows)}{missing}"
 
 
-def _verdict(row: Comparison) -> str:
+def _verdict(row: PairedTest) -> str:
     if row.p_holm >= LEVEL or math.isnan(row.p_holm):
         return SAME
     return BETTER if (row.difference > 0) == _is_higher_better(row.metric) else WORSE
 
 
-def _also(rows: list[Comparison]) -> str:
+def _also(rows: list[PairedTest]) -> str:
     """The verdicts by the other metrics."""
     texts = []
     for metric in _against():
@@ -404,7 +404,7 @@ def _p(value: float) -> str:
     return "p < 0.001, Holm" if value < 0.001 else f"p = {value:.3f}, Holm"
 
 
-def _limit(rows: Sequence[Comparison], sign: str) -> str:
+def _limit(rows: Sequence[PairedTest], sign: str) -> str:
     """The largest (≤) or the smallest (≥) of several p-values."""
     tested = [row.p_holm for row in rows if not math.isnan(row.p_holm)]
     if not tested:

@@ -58,7 +58,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedTest:
     """A paired test of two methods: A minus B of a metric."""
 
     dataset: str
@@ -97,7 +97,7 @@ class Result:
     left_out: list[str] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     runs: list[Member] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[PairedTest] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
     """Filled by ``kind: convergence``. Rows with dataset, method, seed, epoch and the metrics of the test split."""
@@ -172,7 +172,7 @@ class Result:
     def best(self, dataset: str, test: str, rule: str, metric: str) -> list[str]:
         """The methods that are significantly better than every other one of their stage: one of each at most."""
         block = (dataset, test, rule, metric, "best")
-        of_best: dict[str, list[Comparison]] = {}
+        of_best: dict[str, list[PairedTest]] = {}
         for row in self.comparisons:
             if (row.dataset, row.test, row.rule, row.metric, row.why) == block:
                 of_best.setdefault(row.a, []).append(row)
@@ -222,7 +222,7 @@ def load_result(path: str | Path) -> Result:
     ]
     found["runs"] = [Member(**run) for run in found["runs"]]
     found["comparisons"] = [
-        Comparison(**{key: _number(value) for key, value in row.items()}) for row in found["comparisons"]
+        PairedTest(**{key: _number(value) for key, value in row.items()}) for row in found["comparisons"]
     ]
     return Result(**found)
 

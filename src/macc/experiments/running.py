@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from macc.experiments import spec, tables
+from macc.experiments import loading, tables
 from macc.experiments.gather import Published, gather, nothing_published
 from macc.experiments.ledger import Ledger, open_ledger
 from macc.experiments.progress import Progress
@@ -65,7 +65,7 @@ def run(
         2
     """
     if not isinstance(experiment, Experiment):
-        experiment = spec.load(experiment, scale=scale, seeds=seeds, datasets=datasets)
+        experiment = loading.load(experiment, scale=scale, seeds=seeds, datasets=datasets)
     if workers is not None and workers < 1:
         raise ValueError(f"`--workers` must be at least 1, got {workers}")
     if experiment.kind == "timing":
@@ -114,7 +114,7 @@ def _check_any(ledger: Ledger) -> None:
 
 def folder_of(experiment: Experiment, out: str | PathLike[str]) -> Path:
     """The folder of an experiment's results."""
-    name = spec.safe_name(experiment.name)
+    name = loading.safe_name(experiment.name)
     return Path(out) / "experiments" / f"{name}-{experiment.scale}"
 
 

@@ -15,7 +15,7 @@ from macc.report import figures
 from macc.report.figures.reliability import draw_bins
 from macc.report.figures.style import grid, note, plain, style
 from macc.report.kinds import Wanted, draw_samples, evaluated, gap_parts
-from macc.report.sources import Source
+from macc.report.sources import ReportSource
 from macc.training.runs import Run
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ class _Scene:
     def __init__(self, result: Result, out: Path, root: str | PathLike[str] | None) -> None:
         self.result, self.out, self.root = result, out, root
 
-    def source(self, dataset: str, method: str) -> Source:
+    def source(self, dataset: str, method: str) -> ReportSource:
         """The first seed of a method."""
         for run in self.result.runs:
             if (run.dataset, run.method, run.seed) == (dataset, method, self.result.first_seed):
                 path = self.out / run.folder
-                return Source(path, method, Run(path))
+                return ReportSource(path, method, Run(path))
         raise ValueError(f"{self.result.name} has no finished run of {method} on {dataset}")
 
     @property

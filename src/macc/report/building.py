@@ -16,7 +16,7 @@ from macc.report._svg import data_uri, inline
 from macc.report.figures.style import style
 from macc.report.html import Detail, Group, Mistake, Page, Shown
 from macc.report.kinds import Wanted
-from macc.report.sources import Source, environment_rows
+from macc.report.sources import ReportSource, environment_rows
 from macc.report.tables import class_table
 from macc.tables import PERCENT, number, thousands
 
@@ -48,7 +48,7 @@ class Builder:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[ReportSource],
         *,
         split: str = "test",
         root: str | PathLike[str] | None = None,
@@ -95,7 +95,7 @@ class Builder:
         self.on_progress(1.0)
         return Page(title, groups, details, list(dict.fromkeys(self.left_out)))
 
-    def _measure(self, source: Source) -> None:
+    def _measure(self, source: ReportSource) -> None:
         found = source.predictions(self.split)
         self.loaded[source.name] = found
         self.reports[source.name] = metrics.evaluate(
@@ -106,14 +106,14 @@ class Builder:
             positive=source.positive,
         )
 
-    def class_names(self, source: Source) -> list[str] | None:
+    def class_names(self, source: ReportSource) -> list[str] | None:
         """The names of the classes of what was loaded, where they are known."""
         found, splits = self.loaded[source.name], self._splits(source)
         names = found.classes if splits is None else list(splits.classes)
         size = found.scores.shape[1] if found.scores.ndim == 2 else 2
         return names if names is not None and len(names) == size else None
 
-    def _splits(self, source: Source) -> Splits | None:
+    def _splits(self, source: ReportSource) -> Splits | None:
         """The data of a run, where they are here; loaded once for runs that share them."""
         if source.run is None or source.recipe is None:
             return None
@@ -172,7 +172,7 @@ class Builder:
         self.drawn += 1
         return Shown(title, inline(figure, f"figure-{self.drawn}", f"{title}. {caption}"), caption, wide)
 
-    def _detail(self, index: int, source: Source) -> Detail:
+    def _detail(self, index: int, source: ReportSource) -> Detail:
         report, found = self.reports[source.name], self.loaded[source.name]
         splits = self._splits(source)
         key = f"run-{index}"
@@ -336,7 +336,7 @@ def _not_drawn(group: Group) -> str:
     )
 
 
-def _facts(source: Source) -> dict[str, str]:
+def _facts(source: ReportSource) -> dict[str, str]:
     recipe = source.recipe
     if recipe is None or source.run is None:
         return {"file": words.shown(source.path, None)}

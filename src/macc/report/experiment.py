@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macc.experiments import Result, load_result
-from macc.experiments.spec import RULE_TEXT, safe_name
+from macc.experiments.loading import safe_name
+from macc.experiments.spec import RULE_TEXT
 from macc.experiments.tables import block_table, marked, tables
 from macc.io.writing import write_whole
 from macc.report._svg import inline
 from macc.report.building import Builder
 from macc.report.figures.style import save
 from macc.report.html import Shown, check_output, write_page
-from macc.report.sources import Source
+from macc.report.sources import ReportSource
 from macc.tables import Table
 from macc.training.runs import Run
 
@@ -102,7 +103,7 @@ def runs_folder(folder: Path) -> Path:
     return folder.parent.parent
 
 
-def first_runs(result: Result, folder: Path) -> list[Source]:
+def first_runs(result: Result, folder: Path) -> list[ReportSource]:
     """The first seed of every method on every data set, as the first rule selects it."""
     found = []
     for dataset in result.datasets:
@@ -111,7 +112,7 @@ def first_runs(result: Result, folder: Path) -> list[Source]:
             if run.dataset == dataset and first:
                 path = runs_folder(folder) / run.folder
                 name = run.method if len(result.datasets) == 1 else f"{dataset}, {run.method}"
-                found.append(Source(path, name, Run(path)))
+                found.append(ReportSource(path, name, Run(path)))
     missing = [source.path for source in found if not (source.path / "metrics.json").is_file()]
     if missing:
         raise ValueError(

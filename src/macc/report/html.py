@@ -10,7 +10,7 @@ from typing import Any
 
 from macc import __version__
 from macc.io.writing import write_whole
-from macc.report.sources import Source
+from macc.report.sources import ReportSource
 from macc.tables import Table, html_name, html_prose, kept_together
 
 
@@ -59,7 +59,7 @@ class Group:
     """Runs that were tested on the same samples, and so can be compared."""
 
     title: str
-    sources: list[Source]
+    sources: list[ReportSource]
     figures: list[Shown] = field(default_factory=list)
 
 

@@ -22,7 +22,7 @@ from macc.report.figures._certainty import group_count
 from macc.report.figures._samples import contrast
 from macc.report.figures.reliability import reliability_diagrams
 from macc.report.figures.style import WIDE, check_format, grid, note, plain, save, style, width_for
-from macc.report.sources import Source, each_shift, open_sources, same_labels
+from macc.report.sources import ReportSource, each_shift, open_sources, same_labels
 from macc.training.runs import SPREAD
 from macc.words import did_you_mean
 
@@ -40,7 +40,7 @@ MOST_OUTLINES = 3
 class Wanted:
     """What to draw: sources, of which split, with data from where."""
 
-    sources: list[Source]
+    sources: list[ReportSource]
     split: str = "test"
     root: str | PathLike[str] | None = None
 
@@ -236,7 +236,7 @@ def gap(wanted: Wanted) -> "Figure":
     return figure
 
 
-def gap_parts(source: Source, split: str) -> dict[str, tuple[LogitMoments, torch.Tensor]]:
+def gap_parts(source: ReportSource, split: str) -> dict[str, tuple[LogitMoments, torch.Tensor]]:
     """Moments and labels of a split, and of each shifted set with all its kinds and levels together."""
     parts = {split: source.moments(split)}
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from macc import metrics, words
 from macc.report.building import Builder
 from macc.report.html import Group, check_output, write_page
-from macc.report.sources import Source, open_sources
+from macc.report.sources import ReportSource, open_sources
 from macc.report.tables import comparison_table
 from macc.tables import PERCENT, number
 
@@ -60,13 +60,13 @@ def write(
     return write_page(page, path)
 
 
-def _title(sources: Sequence[Source]) -> str:
+def _title(sources: Sequence[ReportSource]) -> str:
     """The first few data sets."""
     names = [words.shown(s.path.name) if s.recipe is None else s.recipe.label for s in sources]
     return f"Calibration: {', '.join(list(dict.fromkeys(names))[:4])}"
 
 
-def _notes(sources: Sequence[Source]) -> list[str]:
+def _notes(sources: Sequence[ReportSource]) -> list[str]:
     scales = dict.fromkeys(s.recipe.scale for s in sources if s.recipe is not None)
     reduced = [scale for scale in scales if scale != "full"]
     if not reduced:
@@ -159,13 +159,13 @@ def _points(difference: metrics.Difference) -> str:
     return f"{text} points {'lower' if difference.value < 0 else 'higher'}"
 
 
-def _predictions(source: Source, split: str) -> str:
+def _predictions(source: ReportSource, split: str) -> str:
     """The file with the predictions of a split, as it is written in a shell."""
     path = source.path if source.run is None else source.path / "predictions" / f"{split}.npz"
     return shlex.quote(str(path))
 
 
-def _validation(source: Source) -> str:
+def _validation(source: ReportSource) -> str:
     """The file to fit a repair to, as it is written in a shell; only a run has one."""
     return VALIDATION if source.run is None else _predictions(source, "val")
 

@@ -26,7 +26,7 @@ NOT_SHIFTS = ("epochs", "val")
 
 
 @dataclass(frozen=True)
-class Source:
+class ReportSource:
     """A finished run, or a file with predictions.
 
     Args:
@@ -163,7 +163,7 @@ class Source:
 
 def open_sources(
     paths: Sequence[str | PathLike[str]], reading: Mapping[str, Any] | None = None
-) -> list[Source]:
+) -> list[ReportSource]:
     """Run folders and prediction files, under names that differ.
 
     Args:
@@ -184,16 +184,16 @@ def open_sources(
             raise ValueError(f"{path} does not exist; give run folders or prediction files (.npz or .csv)")
         if path.is_dir():
             run = open_run(path)
-            found.append(Source(path, losses.parse(run.recipe.loss).label, run, options))
+            found.append(ReportSource(path, losses.parse(run.recipe.loss).label, run, options))
         else:
             own = {"labels": labels} if path.suffix.lower() == ".npy" else {}
-            source = Source(path, shown(path.stem, 60), None, options | own | {"beside": files})
+            source = ReportSource(path, shown(path.stem, 60), None, options | own | {"beside": files})
             source.predictions()
             found.append(source)
     return name_apart(found)
 
 
-def name_apart(sources: Sequence[Source]) -> list[Source]:
+def name_apart(sources: Sequence[ReportSource]) -> list[ReportSource]:
     """Give sources of one name what tells them apart: data, model, loss, dropout, seed, and at last the folder."""
     named = list(sources)
     for describe in (_data, _model, _loss, _head, _seed, _folder, _number(sources)):
@@ -210,39 +210,39 @@ def name_apart(sources: Sequence[Source]) -> list[Source]:
     return named
 
 
-def _data(source: Source) -> str:
+def _data(source: ReportSource) -> str:
     return "" if source.recipe is None else source.recipe.dataset
 
 
-def _model(source: Source) -> str:
+def _model(source: ReportSource) -> str:
     return "" if source.recipe is None else source.recipe.model
 
 
-def _loss(source: Source) -> str:
+def _loss(source: ReportSource) -> str:
     return "" if source.recipe is None else source.recipe.loss
 
 
-def _head(source: Source) -> str:
+def _head(source: ReportSource) -> str:
     head = None if source.recipe is None else source.recipe.head
     if head is None or isinstance(head, str):
         return "no dropout" if head == "none" else ""
     return f"p {head.p:g}" + ("" if head.samples == 10 else f", {head.samples} masks")
 
 
-def _seed(source: Source) -> str:
+def _seed(source: ReportSource) -> str:
     return "" if source.recipe is None else f"seed {source.recipe.seed}"
 
 
-def _folder(source: Source) -> str:
+def _folder(source: ReportSource) -> str:
     return shown(source.path.name) if source.run is None else source.path.name.rpartition("-")[2]
 
 
-def _number(sources: Sequence[Source]) -> Any:
+def _number(sources: Sequence[ReportSource]) -> Any:
     places = {id(source.path): str(index + 1) for index, source in enumerate(sources)}
     return lambda source: places[id(source.path)]
 
 
-def same_labels(sources: Sequence[Source], split: str) -> None:
+def same_labels(sources: Sequence[ReportSource], split: str) -> None:
     """Refuse to set models beside each other that were tested on other samples."""
     first, *others = sources
     labels = first.predictions(split).labels
@@ -255,7 +255,7 @@ def same_labels(sources: Sequence[Source], split: str) -> None:
             )
 
 
-def each_shift(source: Source) -> Iterator[tuple[str, int, str]]:
+def each_shift(source: ReportSource) -> Iterator[tuple[str, int, str]]:
     """Data set, level and name of every shifted prediction of a run."""
     for dataset, kinds in source.shifts().items():
         for levels in kinds.values():
