@@ -73,7 +73,7 @@ def test_figure_2_has_certainty_and_the_curves_of_each_pair(done):
 
     assert left.get_title() == "digits: CrossEntropy"
     wanted = [
-        100
+        1000
         * sum(
             metrics.sce(*run_of(HOSTILE, seed).predictions(f"epochs/test-{epoch}"), from_logits=True)
             for seed in (0, 1)

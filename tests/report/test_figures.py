@@ -199,9 +199,9 @@ def test_curves_over_epochs_are_means_over_seeds_with_their_range():
     (ax,) = figures.convergence({"a": [{1: 0.1, 2: 0.2}, {1: 0.3, 2: 0.2, 3: 0.9}]}, "sce").axes
 
     assert ax.lines[0].get_xdata().tolist() == [1, 2]
-    assert ax.lines[0].get_ydata() == pytest.approx([20.0, 20.0])
+    assert ax.lines[0].get_ydata() == pytest.approx([200.0, 200.0])
     low, high = ax.collections[0].get_paths()[0].get_extents().intervaly
-    assert (low, high) == pytest.approx((10.0, 30.0))
+    assert (low, high) == pytest.approx((100.0, 300.0))
     with pytest.raises(ValueError, match="no metric is called 'mcc'; did you mean 'mce'"):
         figures.convergence({"a": [{1: 0.1}]}, "mcc")
 

@@ -85,13 +85,18 @@ CALIBRATORS = {
     "temperature": lambda: posthoc.Temperature(3, 0.4),
     "ensemble": lambda: posthoc.EnsembleTemperature(3, 1.5, [0.5, 0.3, 0.2]),
     "vector": lambda: posthoc.VectorScaling(
-        3, weight=[1.0, 2, 3], bias=[0.0, 1, 0.5], temperature=1.0, present=[1.0, 1, 1]
+        3, weight=[1.0, 2, 3], bias=[0.0, 1, 0.5], temperature=1.0, present=[1.0, 1, 1], penalties=[1.0, 1]
     ),
     "a class is absent": lambda: posthoc.VectorScaling(
-        3, weight=[1.0, 2, 3], bias=[0.0, 1, 0.5], temperature=1.0, present=[1.0, 0, 1]
+        3, weight=[1.0, 2, 3], bias=[0.0, 1, 0.5], temperature=1.0, present=[1.0, 0, 1], penalties=[1.0, 1]
     ),
     "matrix": lambda: posthoc.MatrixScaling(
-        3, weight=np.eye(3) + 0.1, bias=[0.0, 1, 0.5], temperature=1.0, present=[1.0, 1, 1]
+        3,
+        weight=np.eye(3) + 0.1,
+        bias=[0.0, 1, 0.5],
+        temperature=1.0,
+        present=[1.0, 1, 1],
+        penalties=[1.0, 1, 1],
     ),
 }
 
