@@ -276,7 +276,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     wide = len({size for _, size, _ in panels})
     tall = -(-len(panels) // wide)
     figure, axes = pyplot.subplots(tall, wide, figsize=(4.2 * wide, 3.2 * tall), squeeze=False, sharey=True)
-    shown = [name for name in methods() if name not in ("Identity", REFERENCE)]
+    measured = {row["method"] for row in rows}
+    shown = [name for name in methods() if name in measured - {"Identity", REFERENCE}]
     for ax, (classes, size, some) in zip(axes.ravel(), panels, strict=False):
         values = means(some, "nll")
         for height, name in enumerate(reversed(shown)):
