@@ -97,7 +97,7 @@ def p_values(samples: TopLabels) -> dict[str, float]:
 def _path(probs: Tensor, residuals: Tensor) -> Tensor:
     """Sums of residuals in the order of the probabilities, where one ends and the next begins."""
     order = probs.argsort()
-    ends = torch.cat([probs[order].diff() > 0, torch.tensor([True])])
+    ends = torch.cat([probs[order].diff() > 0, probs.new_ones(1, dtype=torch.bool)])
     return residuals[order].cumsum(0)[ends]
 
 
@@ -108,11 +108,12 @@ def distance_exceeds(x: float) -> float:
     """
     if x < 0.2:
         return 1.0
-    odd = torch.arange(1, 41, 2, dtype=torch.float64)
-    signs = torch.tensor([1.0, -1.0]).repeat(10)
-    inside = (signs / odd * (-((odd * math.pi) ** 2) / (8 * x**2)).exp()).sum() * 4 / math.pi
-    if float(inside) < 0.999999:
-        return min(1.0, max(0.0, 1 - float(inside)))
+    terms = (
+        (-1) ** k / (2 * k + 1) * math.exp(-(((2 * k + 1) * math.pi) ** 2) / (8 * x**2)) for k in range(20)
+    )
+    inside = 4 / math.pi * math.fsum(terms)
+    if inside < 0.999999:
+        return min(1.0, max(0.0, 1 - inside))
     # Where hardly anything is left, the difference has no digits; reflections do.
     return min(1.0, 2 * math.erfc(x / math.sqrt(2)))
 
