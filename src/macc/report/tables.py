@@ -21,7 +21,7 @@ def comparison_table(caption: str, reports: Mapping[str, Report]) -> Table:
         # Of two classes the table has the ECE of the positive one and of the top label, and no room for their other errors.
         if metric.prominence > (1 if two and (metric.of == "two classes" or metric.top_label) else 2):
             continue
-        title = metric.title(two_classes=two).strip()
+        title = f"{metric.noun}, top label" if two and metric.top_label else metric.noun
         columns.append(Column(title, better=metric.better))
         found = [report[name] for report in reports.values()]
         best = _apart(found, metric.better)
