@@ -60,11 +60,16 @@ class Best:
     @property
     def why(self) -> str:
         """Why this candidate was chosen."""
-        near = sum(score.within_error for score in self.scores) - 1
-        if not near:
+        first = self.scores[0].name
+        near = sum(score.within_error for score in self.scores)
+        if near == 1:
             return f"{self.chosen} is chosen: its NLL is the least, by more than one standard error."
-        others = "another candidate is" if near == 1 else f"{near} other candidates are"
-        return f"{self.chosen} is chosen: its NLL is the least; {others} within one standard error."
+        if self.chosen == first:
+            return f"{first} is chosen: its NLL is the least, and none within one standard error of it is simpler."
+        return (
+            f"{self.chosen} is chosen: it has the fewest parameters of the {near} candidates whose NLL is within one "
+            f"standard error of the least, that of {first}."
+        )
 
     def __str__(self) -> str:
         return f"{self._table().text()}\n\n{self.why}"
@@ -99,10 +104,9 @@ def best(
 ) -> Best:
     """Choose a calibrator by cross-validated negative log-likelihood and fit it to all samples.
 
-    The least NLL of held-out samples wins. The candidates guard against chance themselves: their penalties lead back to
-    temperature scaling. (To take the simplest candidate within a standard error was worse in NLL over the networks of
-    ``docs/posthoc.md``.) The standard errors shown are those of differences on the same held-out samples. Each class
-    is dealt evenly over the folds. A candidate that refuses a fold is out, and the reason is
+    The least NLL need not be the best choice: of all candidates that are at most one standard error behind it, the one
+    with the fewest parameters is taken, because a simpler map is safer on data that differ a little. The standard
+    error is that of the difference between the two on the same held-out samples. Each class is dealt evenly over the folds. A candidate that refuses a fold is out, and the reason is
     kept; :class:`Identity` is a good candidate to have, so that the choice may be to do nothing.
 
     Args:
@@ -176,7 +180,8 @@ def best(
         Score(name, *_mean_and_error(losses[name]), *_mean_and_error(losses[name] - least), sizes[name])
         for name in order
     ]
-    winner = order[0]
+    # Scores rise, and min takes the first of equals: of equally simple ones the one of less NLL.
+    winner = min((each for each in scores if each.within_error), key=lambda each: each.num_parameters).name
     nothing = (math.nan,) * 4
     scores += [Score(name, *nothing, 0, reason) for name, reason in refused.items()]
     result = Best(fits[winner](data.logits, data.labels), tuple(scores), folds, winner)
