@@ -80,6 +80,14 @@ def evaluate(
     large = state is not None or source.num_rows > max_rows_in_memory
     if source.answers:
         wanted = metrics_of_answers(wanted, streamed=large)
+    asked: dict[str, Any] = {
+        "metrics": wanted,
+        "positive": positive,
+        "bins": bins,
+        "confidence": confidence,
+        "resamples": resamples,
+        "normalise": normalise,
+    }
     if by:
         if state is not None or plot is not None:
             raise ValueError("--by prints groups; leave --state and --plot out")
@@ -89,15 +97,10 @@ def evaluate(
                 loaded.scores,
                 loaded.labels,
                 groups_of(file, loaded, by, groups, source.num_rows),
-                metrics=wanted,
                 classes=loaded.classes,
-                positive=positive,
-                bins=bins,
-                confidence=confidence,
-                resamples=resamples,
                 from_logits=loaded.from_logits,
-                normalise=normalise,
                 on_progress=on_progress,
+                **asked,
             )
         also_write(json, found.to_dict())
         say(str(found))
@@ -122,15 +125,10 @@ def evaluate(
                 loaded.scores,
                 loaded.labels,
                 variance=read_variance(file, loaded),
-                metrics=wanted,
                 classes=loaded.classes,
-                positive=positive,
-                bins=bins,
-                confidence=confidence,
-                resamples=resamples,
                 from_logits=loaded.from_logits,
-                normalise=normalise,
                 on_progress=on_progress,
+                **asked,
             )
     if source.answers:
         report = replace(report, notes=(NOTE, *report.notes))
@@ -362,19 +360,19 @@ def compare(
             raise ValueError(f"one of {a} and {b} has answers and the other classes; they cannot be compared")
         wanted = metrics_of_answers(wanted, streamed=large)
     with progress("comparing") as on_progress:
+        asked: dict[str, Any] = {
+            "metrics": wanted,
+            "positive": positive,
+            "bins": bins,
+            "confidence": confidence,
+            "resamples": resamples,
+            "normalise": normalise,
+            "on_progress": on_progress,
+        }
         if large:
             from macc.predictions import stream_comparison
 
-            result = stream_comparison(
-                *sources,
-                metrics=wanted,
-                positive=positive,
-                bins=bins,
-                confidence=confidence,
-                resamples=resamples,
-                normalise=normalise,
-                on_progress=on_progress,
-            )
+            result = stream_comparison(*sources, **asked)
         else:
             check_same_files(*sources)
             one, two = (source.load(normalise=normalise) for source in sources)
@@ -385,14 +383,8 @@ def compare(
                 *scores,
                 one.labels,
                 classes=one.classes or two.classes,
-                metrics=wanted,
-                positive=positive,
-                bins=bins,
-                confidence=confidence,
-                resamples=resamples,
                 from_logits=both_logits,
-                normalise=normalise,
-                on_progress=on_progress,
+                **asked,
             )
     also_write(json, result.to_dict())
     say(f"A  {a}\nB  {b}\n\n{result}")

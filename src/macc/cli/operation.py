@@ -7,6 +7,7 @@ import typer
 
 from macc.cli.app import app, say
 from macc.cli.options import (
+    ApplyLabels,
     Confidence,
     Json,
     Normalise,
@@ -46,10 +47,7 @@ def sets(
         Path | None,
         typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --fit.", show_default=False),
     ] = None,
-    apply_labels: Annotated[
-        Path | None,
-        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --apply.", show_default=False),
-    ] = None,
+    apply_labels: ApplyLabels = None,
     coverage: Annotated[
         float | None,
         typer.Option(

@@ -175,6 +175,12 @@ LabelsOfAll = Annotated[
 ]
 
 
+ApplyLabels = Annotated[
+    Path | None,
+    typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --apply.", show_default=False),
+]
+
+
 def listed(names: list[str] | None) -> list[str] | None:
     """Names given several times, or with commas between them."""
     return None if names is None else [name.strip() for words in names for name in words.split(",")]

@@ -7,6 +7,7 @@ import typer
 
 from macc.cli.app import app, say
 from macc.cli.options import (
+    ApplyLabels,
     Bins,
     Confidence,
     File,
@@ -45,10 +46,7 @@ def calibrate(
             metavar="LABELS.npy", help="Labels of each .npy of --fit, in order.", show_default=False
         ),
     ] = None,
-    apply_labels: Annotated[
-        Path | None,
-        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --apply.", show_default=False),
-    ] = None,
+    apply_labels: ApplyLabels = None,
     method: Annotated[
         str, typer.Option(help="temperature, vector-scaling, …, or auto: the best of all on VAL.")
     ] = "temperature",

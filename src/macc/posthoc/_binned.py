@@ -13,7 +13,7 @@ from torch import Tensor
 
 from macc.metrics.inputs import Array, check_bins
 from macc.posthoc._base import Floats, accept, parameter, sample
-from macc.posthoc._classwise import ClassWise, tempering
+from macc.posthoc._classwise import ClassWise, laid_out, tempering
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,16 +121,9 @@ class Isotonic(ClassWise):
         data = sample(logits, labels)
         odds, targets = data.map(log_odds).numpy(), data.labels.cpu().numpy()
         curves = [_rising(odds[:, j], targets == j) for j in range(data.num_classes)]
-        smooth = (data.num_samples * np.concatenate([y for _, y in curves]) + 1 / data.num_classes) / (
-            data.num_samples + 1
-        )
-        fitted = cls(
-            data.num_classes,
-            x=np.concatenate([x for x, _ in curves]),
-            y=smooth,
-            sizes=np.array([float(len(x)) for x, _ in curves]),
-            **tempering(data),
-        )
+        size, classes = data.num_samples, data.num_classes
+        smooth = [(x, (size * y + 1 / classes) / (size + 1)) for x, y in curves]
+        fitted = cls(classes, **laid_out(smooth), **tempering(data))
         return accept(fitted, data)
 
     def _check_parameters(self) -> None:

@@ -1,6 +1,7 @@
 """Calibrators that learn something of each class, and what they do about classes they have not seen."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,3 +76,12 @@ def tempering(data: Sample) -> dict[str, Any]:
         notes += (f"{who} only tempered",)
     present = (data.counts > 0).double().cpu().numpy()
     return {"temperature": found.value, "present": present, "notes": notes}
+
+
+def laid_out(curves: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
+    """The fields ``x``, ``y`` and ``sizes`` that hold several curves, one after the other."""
+    return {
+        "x": np.concatenate([x for x, _ in curves]),
+        "y": np.concatenate([y for _, y in curves]),
+        "sizes": np.array([float(len(x)) for x, _ in curves]),
+    }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from macc.metrics.inputs import Array
 from macc.posthoc._base import Floats, accept, parameter, sample
-from macc.posthoc._classwise import ClassWise, tempering
+from macc.posthoc._classwise import ClassWise, laid_out, tempering
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +66,7 @@ class VennAbers(ClassWise):
             curves.append(_answers(scores[rows, j] - scores[rows, i], targets[rows] == j))
         fitted = cls(
             data.num_classes,
-            x=np.concatenate([x for x, _ in curves]),
-            y=np.concatenate([y for _, y in curves]),
-            sizes=np.array([float(len(x)) for x, _ in curves]),
+            **laid_out(curves),
             **tempering(data),
         )
         return accept(fitted, data)
