@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from macc import __version__, losses
 from macc.data import Splits
 from macc.io.arrays import read_npz, write_arrays
-from macc.io.json import json_bytes
 from macc.io.writing import write_bytes
 from macc.posthoc import Calibrator
 from macc.posthoc import load as load_calibrator
@@ -313,8 +312,3 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def _line(row: Mapping[str, Any]) -> bytes:
     return (json.dumps(row, allow_nan=False) + "\n").encode()
-
-
-def same_json(path: Path, value: Any) -> bool:
-    """Whether a file holds this value."""
-    return path.is_file() and path.read_bytes() == json_bytes(value)
