@@ -31,7 +31,13 @@ def test_a_run_has_a_temperature_and_metrics_before_and_after(tmp_path):
         found = run.metrics["calibrated"]["test"][name]
         assert found["value"] == pytest.approx(getattr(metrics, name)(calibrated, labels))
     assert run.metrics["test"]["nll"]["value"] == pytest.approx(metrics.nll(logits, labels, from_logits=True))
-    assert summary(run.metrics).row_count == 3
+    printed = summary(run.metrics)
+    assert printed.header == ["", "val", "test", "test, calibrated"]
+    (ece,) = (row for row in printed.rows if row[0].text == "ECE %")
+    values = [
+        100 * found["ece"]["value"] for found in (run.metrics["test"], run.metrics["calibrated"]["test"])
+    ]
+    assert [entry.text.partition(" ")[0] for entry in ece[2:]] == [f"{value:.2f}" for value in values]
 
 
 def test_the_temperature_is_that_of_the_validation_logits():

@@ -28,9 +28,7 @@ def train(
     data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
     verify: Verify = True,
 ) -> None:
-    """Train a recipe; started again, it goes on where it was stopped."""
-    from rich.console import Console
-
+    """Train a recipe; started again, it resumes where it was stopped."""
     from macc import training
     from macc.training.progress import result_text, summary
 
@@ -42,10 +40,7 @@ def train(
             typer.echo(f"macc: {stopped}", err=True)
         raise typer.Exit(128 + stopped.number) from None
     if os.environ.get("RANK", "0") == "0":
-        console = Console()
-        wide = console if console.is_terminal else Console(width=120)
-        wide.print(summary(run.metrics))
-        say(result_text(run.path))
+        say(f"{summary(run.metrics).text()}\n\n{result_text(run.path)}")
 
 
 @app.command()

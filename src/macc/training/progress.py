@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from macc.metrics import Unit, headline
+from macc.tables import Table
 
 REFRESH_SECONDS = 0.1
 
@@ -164,13 +164,14 @@ def row_text(row: Mapping[str, Any]) -> str:
 
 
 def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The numbers of each split with their intervals, and after the calibrator where there is one."""
-    table = Table("split", *(metric.heading for metric in headline().values()))
-    rows = {split: values for split, values in metrics.items() if split != "calibrated"}
-    rows |= {f"{split}, calibrated": values for split, values in metrics.get("calibrated", {}).items()}
-    for split, values in rows.items():
-        table.add_row(split, *(_cell(values.get(name), metric.unit) for name, metric in headline().items()))
-    return table
+    """The metrics of each split with their intervals, and after the calibrator where there is one."""
+    found = {split: values for split, values in metrics.items() if split != "calibrated"}
+    found |= {f"{split}, calibrated": values for split, values in metrics.get("calibrated", {}).items()}
+    rows = [
+        [metric.heading, *(_cell(values.get(name), metric.unit) for values in found.values())]
+        for name, metric in headline().items()
+    ]
+    return Table.of(["", *found], rows)
 
 
 def _cell(estimate: Mapping[str, Any] | None, unit: Unit) -> str:
