@@ -17,7 +17,7 @@ from macc.training import Recipe, engine
 from macc.training._bf16 import LIMIT, ensure_bf16_runs, names_tiles
 from macc.training.engine import Learner
 from macc.training.randomness import derived_seed
-from macc.training.recipe import Head
+from macc.training.recipe import HeadSettings
 
 BATCH = 128
 NORMALISATION = Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
@@ -198,7 +198,7 @@ def overhead(repeats: int = 5, images: int = 640) -> Iterator[Ratio]:
 def memory(epochs: int = 50, settled: int = 10) -> Iterator[Ratio]:
     """Resident memory of the process after many epochs, over that after a few."""
     splits = cifar_like(256)
-    recipe = _recipe("fp32").model_copy(update={"loss": "Focal(gamma=3) + 10*MACC", "head": Head()})
+    recipe = _recipe("fp32").model_copy(update={"loss": "Focal(gamma=3) + 10*MACC", "head": HeadSettings()})
     model = macc.attach(models.build("small_cnn", num_classes=10))
     epoch = _epoch_of(engine.learner_for(recipe, model, splits, engine.accelerator_for(recipe)))
     process, after = psutil.Process(), []

@@ -3,7 +3,7 @@
 import pytest
 
 from macc.experiments import estimates
-from macc.experiments.estimates import Share, seconds_without_data
+from macc.experiments.estimates import DataSetCost, seconds_without_data
 from macc.training import loading
 
 
@@ -42,7 +42,7 @@ def test_a_frozen_backbone_is_timed_as_such():
 
 
 def test_what_is_left_is_epochs_times_trainings():
-    share = Share("d", trainings=5, done=2, epochs=10, seconds=1.5, samples=None)
+    share = DataSetCost("d", trainings=5, done=2, epochs=10, seconds=1.5, samples=None)
 
     assert share.seconds_left == 45
-    assert Share("d", 5, 7, 10, 1.5, None).seconds_left == 0
+    assert DataSetCost("d", 5, 7, 10, 1.5, None).seconds_left == 0

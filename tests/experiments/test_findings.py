@@ -12,7 +12,7 @@ from helpers.made_up_runs import MACC, MACC_ALONE, jobs_of, made_up, train
 from macc import experiments, metrics, training
 from macc.experiments import findings, tables
 from macc.experiments.gather import gather
-from macc.experiments.measure import Predictions
+from macc.experiments.measure import RunPredictions
 from macc.experiments.result import Cell, Member, PairedTest, Result
 
 
@@ -153,7 +153,7 @@ class TestFindings:
             for name, values, floor in zip("AB", (a, b), floors, strict=True)
         ]
         result = Result("x", "", "table", "full", "0", 3, ["ece"], {}, ["d"], ["A", "B"], {"d": ["test"]})
-        row = findings._Tests(result, None, Predictions()).paired(*cells, "best")
+        row = findings._Tests(result, None, RunPredictions()).paired(*cells, "best")
         raw = stats.ttest_rel(a, b).pvalue
         shifted = stats.ttest_rel(np.array(a) - (floors[0] or 0), np.array(b) - (floors[1] or 0)).pvalue
 

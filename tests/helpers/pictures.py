@@ -17,4 +17,4 @@ def picture(side, count=1, seed=0):
 
 def draws(count=1, key="k"):
     """The same random numbers at each call."""
-    return _tools.Draws(key=key, indices=range(count), device=torch.device("cpu"))
+    return _tools.ImageDraws(key=key, indices=range(count), device=torch.device("cpu"))

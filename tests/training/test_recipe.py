@@ -10,7 +10,7 @@ import yaml
 import macc
 from macc.training import loading as recipes
 from macc.training.loading import load
-from macc.training.recipe import Head, OneCycle, Recipe
+from macc.training.recipe import HeadSettings, OneCycle, Recipe
 
 FOLDER = Path(macc.__file__).parent / "recipes"
 PLAIN = "dataset: digits\nmodel: small_cnn\nloss: CrossEntropy\nepochs: 4\nbatch_size: 64\noptimiser: {name: sgd, lr: 0.1}\n"
@@ -193,7 +193,7 @@ def test_auto_is_resolved_by_what_the_loss_needs():
     with_macc = load("digits", overrides=steps).resolved()
     without = load("digits", loss="Focal(gamma=2)", overrides=steps).resolved()
 
-    assert with_macc.head == Head(p=0.2)
+    assert with_macc.head == HeadSettings(p=0.2)
     assert with_macc.schedule.last_factor == 0.02
     assert without.head == "none"
     assert without.schedule.last_factor == 0.1
@@ -204,7 +204,7 @@ def test_auto_is_resolved_by_what_the_loss_needs():
 def test_explicit_values_are_not_resolved_away():
     kept = load("digits", loss="CrossEntropy", overrides=["head={p: 0.5, samples: 1}"]).resolved()
 
-    assert kept.head == Head(p=0.5, samples=1)
+    assert kept.head == HeadSettings(p=0.5, samples=1)
 
 
 @pytest.mark.parametrize("name", recipes.names())

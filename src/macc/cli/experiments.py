@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from macc.experiments import Estimate
-    from macc.experiments.estimates import Share
+    from macc.experiments import Cost
+    from macc.experiments.estimates import DataSetCost
 from macc.cli.app import app, say
 from macc.cli.options import Verify
 
@@ -109,7 +109,7 @@ def _list_of_experiments() -> str:
     return "\n".join([*lines, "", "or a YAML file of your own: docs/experiments.md"])
 
 
-def _estimate_text(found: "Estimate") -> str:
+def _estimate_text(found: "Cost") -> str:
     """What an experiment would take, data set by data set."""
     from macc.training.progress import duration
 
@@ -133,7 +133,7 @@ def _estimate_text(found: "Estimate") -> str:
     return "\n".join([*lines, f"at most {_many(count, 'training')}, {done} done; {took}"])
 
 
-def _share_text(share: "Share", *, missing: bool) -> str:
+def _share_text(share: "DataSetCost", *, missing: bool) -> str:
     """What one data set takes."""
     from macc.training.progress import duration
 

@@ -32,14 +32,14 @@ WHITE = 65_535
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class LabelledImage:
     """An image file and the name of its class."""
 
     path: Path
     label: str
 
 
-Scan = Callable[[Path], dict[str, list[Sample]]]
+Scan = Callable[[Path], dict[str, list[LabelledImage]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def _key(settings: list[Any], files: list[tuple[str, int, int]]) -> str:
     return hashlib.sha256(json.dumps([settings, files]).encode()).hexdigest()[:16]
 
 
-def _fingerprint(root: Path, parts: dict[str, list[Sample]]) -> list[tuple[str, int, int]]:
+def _fingerprint(root: Path, parts: dict[str, list[LabelledImage]]) -> list[tuple[str, int, int]]:
     found = []
     for samples in parts.values():
         for sample in samples:
@@ -191,7 +191,7 @@ def _build_from_archive(kept: Path, archive: Path, scan: Scan, form: Form) -> No
             raise ValueError(str(error).replace(str(opened), str(archive))) from error
 
 
-def _build(kept: Path, parts: dict[str, list[Sample]], form: Form) -> None:
+def _build(kept: Path, parts: dict[str, list[LabelledImage]], form: Form) -> None:
     """Decode all images into a new folder, which gets its name when it is complete."""
     samples = [sample for part in parts.values() for sample in part]
     first = next(iter(parts.values()))
@@ -246,8 +246,8 @@ def _stopping(pool: ThreadPoolExecutor) -> Iterator[None]:
         raise
 
 
-def _common_size(pool: ThreadPoolExecutor, samples: list[Sample], largest: int) -> tuple[int, int]:
-    def measure(sample: Sample) -> tuple[int, int]:
+def _common_size(pool: ThreadPoolExecutor, samples: list[LabelledImage], largest: int) -> tuple[int, int]:
+    def measure(sample: LabelledImage) -> tuple[int, int]:
         with _opened(sample.path) as image:
             return image.height, image.width
 

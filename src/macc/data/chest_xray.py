@@ -9,7 +9,7 @@ import torch
 
 from macc.data._batches import augment
 from macc.data._datasets import dataset
-from macc.data._images import Form, Sample, decoded, folders_in, images_in
+from macc.data._images import Form, LabelledImage, decoded, folders_in, images_in
 from macc.data._parts import Augmentation, Part
 from macc.data._splits import SPLIT_SEED, Splits, check_sizes, seeded_split
 from macc.data.arrays import labelled
@@ -144,7 +144,7 @@ def _split(name: str, classes: tuple[str, ...], train: Part, test: Part, *, veri
     return splits
 
 
-def _scan(root: Path) -> dict[str, list[Sample]]:
+def _scan(root: Path) -> dict[str, list[LabelledImage]]:
     for path in (
         root,
         *folders_in(root),
@@ -164,7 +164,7 @@ def _scan(root: Path) -> dict[str, list[Sample]]:
     return {"train": trained, "test": _classes(path / "test")}
 
 
-def _classes(root: Path) -> list[Sample]:
+def _classes(root: Path) -> list[LabelledImage]:
     samples = []
     for label in CLASSES:
         if not (root / label).is_dir():
@@ -172,11 +172,11 @@ def _classes(root: Path) -> list[Sample]:
         images = images_in(root / label)
         if not images:
             raise ValueError(f"the class folder {root / label} holds no images")
-        samples += [Sample(path=image, label=label) for image in images]
+        samples += [LabelledImage(path=image, label=label) for image in images]
     return samples
 
 
-def _listed(path: Path) -> list[Sample]:
+def _listed(path: Path) -> list[LabelledImage]:
     samples = []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for number, row in enumerate(csv.reader(file), start=1):
@@ -191,7 +191,7 @@ def _listed(path: Path) -> list[Sample]:
                 raise ValueError(f"{path}, line {number}: {row[0]!r} leads outside its folder; refused")
             if not (path.parent / name).is_file():
                 raise ValueError(f"{path}, line {number}: there is no file {path.parent / name}")
-            samples.append(Sample(path=path.parent / name, label=CLASSES[int(row[1])]))
+            samples.append(LabelledImage(path=path.parent / name, label=CLASSES[int(row[1])]))
     if not samples:
         raise ValueError(f"{path} lists no images")
     return samples

@@ -7,7 +7,7 @@ import torch
 
 from macc.data._archives import is_archive
 from macc.data._datasets import dataset
-from macc.data._images import SUFFIXES, Form, Sample, decoded, folders_in, images_in, only_folder
+from macc.data._images import SUFFIXES, Form, LabelledImage, decoded, folders_in, images_in, only_folder
 from macc.data._parts import Augmentation
 from macc.data._splits import Splits, check_shift, named_split, stratified_split
 
@@ -85,7 +85,7 @@ def folder(
     )
 
 
-def _scan(root: Path, names: dict[str, str]) -> dict[str, list[Sample]]:
+def _scan(root: Path, names: dict[str, str]) -> dict[str, list[LabelledImage]]:
     """The images of each split, with the names of their classes."""
     root = only_folder(root)
     below = {path.name: path for path in folders_in(root)}
@@ -110,7 +110,7 @@ def _scan(root: Path, names: dict[str, str]) -> dict[str, list[Sample]]:
     return parts
 
 
-def _classes(root: Path) -> list[Sample]:
+def _classes(root: Path) -> list[LabelledImage]:
     folders = folders_in(root)
     if not folders:
         raise ValueError(f"{root} holds no folders; put the images of each class into one named after it")
@@ -126,11 +126,11 @@ def _classes(root: Path) -> list[Sample]:
             raise ValueError(
                 f"the class folder {path} holds no images ({', '.join(SUFFIXES)}); fill it or remove it"
             )
-        samples += [Sample(path=image, label=path.name) for image in images]
+        samples += [LabelledImage(path=image, label=path.name) for image in images]
     return samples
 
 
-def _in_order(parts: dict[str, list[Sample]], cut: bool) -> dict[str, list[Sample]]:
+def _in_order(parts: dict[str, list[LabelledImage]], cut: bool) -> dict[str, list[LabelledImage]]:
     """All parts, the missing ones cut from training if they may be: each becomes one stretch of the cache."""
     parts = dict(parts)
     for name, share in (("test", 0.2), ("val", 0.1)):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from macc.data._datasets import Dataset, dataset
-from macc.data._images import Form, Sample, decoded, folders_in, images_in
+from macc.data._images import Form, LabelledImage, decoded, folders_in, images_in
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, check_sizes, seeded_split
 from macc.data.arrays import labelled
@@ -52,7 +52,7 @@ def _images(name: str, root: str | PathLike[str] | None, *, verify: bool) -> _Do
     return _Domains(kind="image", classes=found.classes, parts=found.parts)
 
 
-def _scan(root: Path) -> dict[str, list[Sample]]:
+def _scan(root: Path) -> dict[str, list[LabelledImage]]:
     """The images of each domain, below the first folder that holds the four."""
     for path in (
         root,
@@ -71,7 +71,9 @@ def _scan(root: Path) -> dict[str, list[Sample]]:
                 f"{path / folder} must hold the folders {', '.join(CLASSES)}, "
                 f"got {', '.join(inner.name for inner in below) or 'none'}"
             )
-        parts[short] = [Sample(path=file, label=inner.name) for inner in below for file in images_in(inner)]
+        parts[short] = [
+            LabelledImage(path=file, label=inner.name) for inner in below for file in images_in(inner)
+        ]
         for inner in below:
             if not images_in(inner):
                 raise ValueError(f"the class folder {inner} holds no images; PACS has some in each")

@@ -9,7 +9,7 @@ import torch
 
 from macc.data._cells import LEVELS, STANDARD, cell, choose
 from macc.data._datasets import dataset
-from macc.data._images import Form, Images, Sample, decoded, folders_in, images_in
+from macc.data._images import Form, Images, LabelledImage, decoded, folders_in, images_in
 from macc.data._parts import Augmentation, Part
 from macc.data._splits import Splits, check_sizes, seeded_split
 from macc.data.files import Copies, Download, data_root
@@ -184,7 +184,7 @@ def _splits(name: str, found: Images, val: Part, *, verify: bool) -> Splits:
     return splits
 
 
-def _scan(root: Path) -> dict[str, list[Sample]]:
+def _scan(root: Path) -> dict[str, list[LabelledImage]]:
     base = next((path for path in (root, *folders_in(root)) if (path / "wnids.txt").is_file()), None)
     if base is None:
         raise ValueError(f"{root} must hold wnids.txt and the folders train and val of Tiny-ImageNet")
@@ -194,11 +194,11 @@ def _scan(root: Path) -> dict[str, list[Sample]]:
         images = base / "train" / wnid / "images"
         if not images.is_dir() or not images_in(images):
             raise ValueError(f"{images} holds no images; every class of {base / 'wnids.txt'} needs some")
-        trained += [Sample(path=path, label=wnid) for path in images_in(images)]
+        trained += [LabelledImage(path=path, label=wnid) for path in images_in(images)]
     return {"train": trained, "test": _annotated(base / "val", set(ids))}
 
 
-def _annotated(folder: Path, ids: set[str]) -> list[Sample]:
+def _annotated(folder: Path, ids: set[str]) -> list[LabelledImage]:
     listed = folder / "val_annotations.txt"
     if not listed.is_file():
         raise ValueError(f"there is no {listed}; the labels of the official validation set are in it")
@@ -212,16 +212,18 @@ def _annotated(folder: Path, ids: set[str]) -> list[Sample]:
         path = folder / "images" / name
         if not path.is_file():
             raise ValueError(f"{listed}, line {number}: there is no file {path}")
-        samples.append(Sample(path=path, label=rest[0]))
+        samples.append(LabelledImage(path=path, label=rest[0]))
     if not samples:
         raise ValueError(f"{listed} lists no images")
     # In the order of the corrupted trees, which have a folder per class.
     return sorted(samples, key=lambda sample: (sample.label, sample.path.name))
 
 
-def _scan_cell(root: Path) -> dict[str, list[Sample]]:
+def _scan_cell(root: Path) -> dict[str, list[LabelledImage]]:
     return {
         "test": [
-            Sample(path=path, label=inner.name) for inner in folders_in(root) for path in images_in(inner)
+            LabelledImage(path=path, label=inner.name)
+            for inner in folders_in(root)
+            for path in images_in(inner)
         ]
     }

@@ -3,7 +3,7 @@
 ``run`` does all that an experiment needs and returns what it found.
 """
 
-from macc.experiments.estimates import Estimate as Estimate
+from macc.experiments.estimates import Cost as Cost
 from macc.experiments.estimates import estimate as estimate
 from macc.experiments.loading import load as load
 from macc.experiments.loading import names as names

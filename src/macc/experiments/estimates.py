@@ -28,7 +28,7 @@ LONGEST = 10
 
 
 @dataclass(frozen=True)
-class Share:
+class DataSetCost:
     """What one data set takes."""
 
     dataset: str
@@ -49,12 +49,12 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Cost:
     """What an experiment takes."""
 
     experiment: Experiment
-    here: list[Share]
-    missing: list[Share]
+    here: list[DataSetCost]
+    missing: list[DataSetCost]
     """The data sets whose files are not there."""
     left_out: list[str]
     """What is left out and why."""
@@ -68,7 +68,7 @@ def estimate(
     out: str | PathLike[str] = "runs",
     root: str | PathLike[str] | None = None,
     verify: bool = True,
-) -> Estimate:
+) -> Cost:
     """Count the trainings of an experiment, and time an epoch of each of its data sets.
 
     Args:
@@ -81,7 +81,7 @@ def estimate(
     ledger = Ledger(catalog, Path(out))
     complete = bool(catalog.datasets) and not catalog.missing and not ledger.is_open()
     here = [
-        Share(
+        DataSetCost(
             dataset=dataset.name,
             trainings=experiment.trainings([dataset.spec]),
             done=ledger.finished(dataset),
@@ -95,8 +95,10 @@ def estimate(
     for spec in catalog.missing:
         recipe, samples = catalog.without_data(spec)
         seconds = None if samples is None else seconds_without_data(recipe, samples)
-        missing.append(Share(spec.name, experiment.trainings([spec]), 0, recipe.epochs, seconds, samples))
-    return Estimate(experiment, here, missing, catalog.left_out, complete)
+        missing.append(
+            DataSetCost(spec.name, experiment.trainings([spec]), 0, recipe.epochs, seconds, samples)
+        )
+    return Cost(experiment, here, missing, catalog.left_out, complete)
 
 
 def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:

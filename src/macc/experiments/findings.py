@@ -9,13 +9,13 @@ from macc.experiments import grid
 from macc.experiments.catalog import LocalDataSet
 from macc.experiments.columns import column, compared, main
 from macc.experiments.ledger import Ledger, criterion_of
-from macc.experiments.measure import Predictions
+from macc.experiments.measure import RunPredictions
 from macc.experiments.result import LEVEL, Cell, PairedTest, Result
 from macc.experiments.spec import RULE_TEXT, Method, half_of
 from macc.metrics.comparing import paired
 from macc.metrics.intervals import MeanOfSets
 from macc.metrics.over_runs import interval, paired_p
-from macc.training.recipe import Head
+from macc.training.recipe import HeadSettings
 
 JUDGED = "ece"
 """The metric of the sentences about MACC; of the other main metrics they say the verdicts alone."""
@@ -37,7 +37,7 @@ BY_CHANCE = (
 )
 
 
-def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None = None) -> None:
+def add_findings(result: Result, ledger: Ledger, predictions: RunPredictions | None = None) -> None:
     """Test the best method of every column against all others, and every MACC method against what it must beat.
 
     Args:
@@ -45,7 +45,7 @@ def add_findings(result: Result, ledger: Ledger, predictions: Predictions | None
         ledger: The trainings behind it.
         predictions: Those that were measured already, if any.
     """
-    tests = _Tests(result, ledger, predictions or Predictions())
+    tests = _Tests(result, ledger, predictions or RunPredictions())
     for block in result.blocks():
         for names in result.stages:
             of_metrics = {
@@ -83,7 +83,7 @@ Paired = Callable[[Cell, Cell, str], PairedTest]
 class _Tests:
     """Paired tests of the cells of a result: over seeds, or over the test samples of one run each."""
 
-    def __init__(self, result: Result, ledger: Ledger, predictions: Predictions) -> None:
+    def __init__(self, result: Result, ledger: Ledger, predictions: RunPredictions) -> None:
         self.result, self.ledger, self.predictions = result, ledger, predictions
         self.metrics = compared(result.columns)
 
@@ -231,7 +231,7 @@ def _masks(ledger: Ledger, dataset: LocalDataSet, method: Method) -> int:
     if method.p_of is not None:
         return 1
     head = ledger.recipe(ledger.job(dataset, method, ledger.points(dataset, method)[0], ledger.seeds[0])).head
-    return head.samples if isinstance(head, Head) else 0
+    return head.samples if isinstance(head, HeadSettings) else 0
 
 
 def _others(ledger: Ledger, dataset: LocalDataSet, method: Method) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from macc.experiments.catalog import LocalDataSet
 from macc.experiments.columns import OF_RUNS, column, compared, main
 from macc.experiments.findings import add_findings
 from macc.experiments.ledger import Job, Ledger
-from macc.experiments.measure import Measured, Predictions, read
+from macc.experiments.measure import Measured, RunPredictions, read
 from macc.experiments.result import Cell, Member, Result
 from macc.experiments.spec import RULE_TEXT, RULES, Method, Rule
 from macc.metrics.over_runs import interval
@@ -30,7 +30,7 @@ def nothing_published(
 
 def gather(ledger: Ledger, published: Published = nothing_published) -> Result:
     """Measure the selected runs of an experiment; nothing else of the test data is looked at."""
-    experiment, predictions = ledger.experiment, Predictions()
+    experiment, predictions = ledger.experiment, RunPredictions()
     result = Result(
         name=experiment.name,
         title=experiment.title,
@@ -123,7 +123,7 @@ class _Cells:
     """The cells of one data set."""
 
     def __init__(
-        self, ledger: Ledger, dataset: LocalDataSet, predictions: Predictions, published: Published
+        self, ledger: Ledger, dataset: LocalDataSet, predictions: RunPredictions, published: Published
     ) -> None:
         self.ledger, self.dataset, self.predictions = ledger, dataset, predictions
         self.published = published

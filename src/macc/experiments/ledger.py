@@ -14,7 +14,7 @@ from macc.experiments import grid
 from macc.experiments.catalog import Catalog, LocalDataSet
 from macc.experiments.grid import Point
 from macc.experiments.spec import RULE_TEXT, RULES, Experiment, Method, Rule, half_of
-from macc.training.recipe import LAST_FACTOR_WITH_HEAD, Head, MultiStep, Recipe, Selection
+from macc.training.recipe import LAST_FACTOR_WITH_HEAD, HeadSettings, MultiStep, Recipe, Selection
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch
 
@@ -137,7 +137,7 @@ class Ledger:
         selected = self.chosen(dataset, self.experiment.method(name), "val_accuracy")
         assert selected is not None  # noqa: S101 - asked for only when it is
         recipe = self.recipe(self.job(dataset, self.experiment.method(name), selected, self.seeds[0]))
-        if not isinstance(recipe.head, Head):
+        if not isinstance(recipe.head, HeadSettings):
             raise ValueError(f"method {name!r} has no head whose dropout rate could be taken; set its head.p")
         changes: dict[str, Any] = {"head.p": recipe.head.p, "head.samples": 1}
         if isinstance(recipe.schedule, MultiStep):
@@ -214,7 +214,7 @@ class Ledger:
         for index, (point, scores) in enumerate(self.tried(dataset, method, rule)):
             mean = scores[rule.removeprefix("val_")]
             recipe = self.recipe(self.job(dataset, method, point, self.seeds[0]))
-            p = recipe.head.p if isinstance(recipe.head, Head) else 0.0
+            p = recipe.head.p if isinstance(recipe.head, HeadSettings) else 0.0
             rank = (-mean if rule == "val_accuracy" else mean, _weight(recipe.loss), p, index)
             ranked.append((rank, point))
         return min(ranked, key=lambda row: row[0])[1] if ranked else None
@@ -306,7 +306,7 @@ class Ledger:
 
     def wants_moments(self, job: Job) -> bool:
         """Whether the moments of a training's logits are asked for, and it has a head that gives them."""
-        return self.experiment.moments and isinstance(self.recipe(job).head, Head)
+        return self.experiment.moments and isinstance(self.recipe(job).head, HeadSettings)
 
     def passes(self, dataset: LocalDataSet, method: Method) -> list[int]:
         """The numbers of dropout passes that something made of a method asks for."""

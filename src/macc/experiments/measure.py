@@ -86,7 +86,7 @@ class Measured:
         return found.low, found.high
 
 
-class Predictions:
+class RunPredictions:
     """The predictions of an experiment's runs: each file is read and measured once."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ MAX_TRAININGS = 1000
 MAX_NAME = 60
 
 
-class _Values(BaseModel):
+class _SpecValues(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -118,7 +118,7 @@ Grids = dict[str, Annotated[list[Number], Field(min_length=1)]]
 Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeValidator(_tests)]
 
 
-class Method(_Values):
+class Method(_SpecValues):
     """One thing to compare: a loss, possibly with grids in it, or something made of another method's runs."""
 
     name: Annotated[Name | None, Field(description="What tables call it; the paper's name if not given.")] = (
@@ -176,7 +176,7 @@ def _label(loss: str) -> str:
     return re.sub(r"\(warmup\s*=\s*half\)", "", grid.with_gaps(loss))
 
 
-class DataSet(_Values):
+class DataSet(_SpecValues):
     """A data set with the recipe that trains on it."""
 
     name: Name
@@ -188,7 +188,7 @@ class DataSet(_Values):
     note: str | None = None
 
 
-class Search(_Values):
+class Search(_SpecValues):
     """How Optuna goes through the grids."""
 
     sampler: Annotated[Literal["grid", "tpe"], Field(description="grid: every point, as in the paper.")] = (
@@ -214,7 +214,7 @@ class Search(_Values):
         return self
 
 
-class Experiment(_Values):
+class Experiment(_SpecValues):
     """Everything a comparison is made of.
 
     Example:

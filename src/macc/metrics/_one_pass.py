@@ -11,7 +11,7 @@ from macc.metrics.binning import TopLabels, predicted_classes
 from macc.metrics.inputs import Predictions
 
 
-class Sample(NamedTuple):
+class PerSample(NamedTuple):
     """What the pass leaves of each sample, float64 ``(N,)``, and sums of the probabilities, ``(K,)``.
 
     ``positive`` has the probability of the positive class of two, and whether the sample is of it.
@@ -40,7 +40,7 @@ class OnePass:
         self._kept: Tensor | None = None
 
     @cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> PerSample:
         """What is left of each sample."""
         given, one = self.given, self._positive
         if self._whole:
@@ -64,7 +64,7 @@ class OnePass:
                 self._kept[start : start + len(predicted)] = block.probs
             start += len(predicted)
         predicted, confidence, chance, log_likelihood, squared = map(torch.cat, zip(*parts, strict=True))
-        return Sample(
+        return PerSample(
             TopLabels(confidence, (predicted == given.labels).double()),
             predicted,
             TopLabels(chance, (given.labels == one).double()),

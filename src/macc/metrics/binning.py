@@ -220,14 +220,14 @@ def class_gaps(given: Predictions, bins: int) -> ClassGaps:
     return gaps
 
 
-class Columns(NamedTuple):
+class SomeClasses(NamedTuple):
     """The probabilities of some neighbouring classes, ``(M, N)``, in the type they were given in."""
 
     classes: range
     values: Tensor
 
 
-def columns(probs: Tensor, most: int | None = None) -> Iterator[Columns]:
+def columns(probs: Tensor, most: int | None = None) -> Iterator[SomeClasses]:
     """Yield the classes of ``(N, K)`` probabilities in groups, of ``most`` classes at most, that bound the memory of what follows."""
     num_samples, num_classes = probs.shape
     step = min(max(1, _COLUMN_ELEMENTS // num_samples), most or num_classes)
@@ -235,7 +235,7 @@ def columns(probs: Tensor, most: int | None = None) -> Iterator[Columns]:
         classes = range(start, min(start + step, num_classes))
         values = probs[:, start : classes.stop].T.contiguous()
         # Numpy, which sorts, has no bfloat16; float32 holds its values exactly.
-        yield Columns(classes, values.float() if values.dtype == torch.bfloat16 else values)
+        yield SomeClasses(classes, values.float() if values.dtype == torch.bfloat16 else values)
 
 
 class ClassCells(NamedTuple):

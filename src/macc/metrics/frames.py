@@ -9,7 +9,7 @@ import numpy.typing as npt
 from macc.words import did_you_mean, listed, quoted
 
 
-class Columns(NamedTuple):
+class FrameColumns(NamedTuple):
     """What was taken of a frame, and a sentence that says so."""
 
     scores: npt.NDArray[Any]
@@ -20,7 +20,7 @@ class Columns(NamedTuple):
 
 def read_columns(
     frame: Any, labels: str, scores: str | Sequence[str] | None, classes: Sequence[str] | None
-) -> Columns:
+) -> FrameColumns:
     """Scores and labels from the columns of a frame.
 
     Args:
@@ -65,7 +65,7 @@ def read_columns(
     found = _labels(table[labels])
     if classes is None and names is not None and not isinstance(found, list):
         _refuse_ambiguous(labels, names)
-    return Columns(values, found, names if classes is None else list(classes), note)
+    return FrameColumns(values, found, names if classes is None else list(classes), note)
 
 
 def _table(frame: Any) -> Any:

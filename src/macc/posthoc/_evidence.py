@@ -168,7 +168,7 @@ class Problem:
             result[j].addmm_((rows * weight[some, None]).T, rows)
 
 
-class Found(NamedTuple):
+class FittedMap(NamedTuple):
     """The numbers of a fit: ``own`` (K,), ``other`` (K, K) or None, ``offset`` (K,); their penalties; notes."""
 
     own: Floats
@@ -178,7 +178,7 @@ class Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Found:
+def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> FittedMap:
     """Find the numbers, with the penalties given and the others by the evidence.
 
     Args:
@@ -224,7 +224,7 @@ def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Fo
     own = np.diagonal(numbers).copy() if problem.mixes else numbers[:, 0]
     other = numbers[:, :-1] * (1 - np.eye(classes)) if problem.mixes else None
     penalties = scales[[i for i in range(3) if bool((groups == i).any())]].numpy()
-    return Found(own, other, numbers[:, -1], penalties, notes)
+    return FittedMap(own, other, numbers[:, -1], penalties, notes)
 
 
 def _fit(

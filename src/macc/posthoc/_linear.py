@@ -17,7 +17,7 @@ from torch import Tensor
 from macc.metrics.inputs import Array
 from macc.posthoc._base import Floats, Sample, accept, check_objective, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
-from macc.posthoc._evidence import Found, Penalties, Problem, fit_map
+from macc.posthoc._evidence import FittedMap, Penalties, Problem, fit_map
 from macc.posthoc._optimise import check_penalty
 from macc.posthoc._temperature import Temperature
 
@@ -58,7 +58,7 @@ class _LinearMap(ClassWise):
 
     @staticmethod
     @abstractmethod
-    def _fields(found: Found, temperature: float) -> dict[str, Any]:
+    def _fields(found: FittedMap, temperature: float) -> dict[str, Any]:
         """Weight and bias, from the numbers of the fit."""
 
 
@@ -124,7 +124,7 @@ class VectorScaling(_LinearMap):
         return logits.amax(1, keepdim=True)
 
     @staticmethod
-    def _fields(found: Found, temperature: float) -> dict[str, Any]:
+    def _fields(found: FittedMap, temperature: float) -> dict[str, Any]:
         return {"weight": (1 + found.own) / temperature, "bias": found.offset}
 
     def _scores(self, logits: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class _MatrixMap(_LinearMap):
         return cls._fitted(sample(logits, labels), given, mixes=True)
 
     @staticmethod
-    def _fields(found: Found, temperature: float) -> dict[str, Any]:
+    def _fields(found: FittedMap, temperature: float) -> dict[str, Any]:
         other = np.asarray(found.other)
         # Other classes count less the mean of the row, which rows of sum 0 do by themselves.
         weight = np.diag(1 + found.own) + other - other.mean(1, keepdims=True)

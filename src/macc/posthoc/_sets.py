@@ -218,9 +218,10 @@ class Sets:
         held = self._sets(given.matrix().cpu(), 0)
         sizes, inside = held.sum(1), held.gather(1, truth[:, None])[:, 0]
         names = list(classes or map(str, range(self.num_classes)))
-        parts = [Group.of("all", inside, sizes, confidence)]
+        parts = [CoverageRow.of("all", inside, sizes, confidence)]
         parts += [
-            Group.of(name, inside[truth == k], sizes[truth == k], confidence) for k, name in enumerate(names)
+            CoverageRow.of(name, inside[truth == k], sizes[truth == k], confidence)
+            for k, name in enumerate(names)
         ]
         return Coverage(self, confidence, parts[0], tuple(parts[1:]))
 
@@ -302,7 +303,7 @@ class Sets:
 
 
 @dataclass(frozen=True)
-class Group:
+class CoverageRow:
     """How often sets of some samples contain the right class, and how large they are."""
 
     name: str
@@ -315,7 +316,7 @@ class Group:
     single: int
 
     @classmethod
-    def of(cls, name: str, inside: Tensor, sizes: Tensor, confidence: float) -> "Group":
+    def of(cls, name: str, inside: Tensor, sizes: Tensor, confidence: float) -> "CoverageRow":
         """Of samples of which these are covered, by sets of these sizes."""
         count, covered = len(inside), int(inside.sum())
         low, high = map(float, clopper_pearson(covered, count, (1 - confidence) / 2))
@@ -365,8 +366,8 @@ class Coverage:
 
     sets: Sets
     confidence: float
-    all: Group
-    classes: tuple[Group, ...]
+    all: CoverageRow
+    classes: tuple[CoverageRow, ...]
 
     @property
     def coverage(self) -> float:
@@ -379,7 +380,7 @@ class Coverage:
         return self.all.mean_size
 
     @property
-    def fell_short(self) -> list[Group]:
+    def fell_short(self) -> list[CoverageRow]:
         """Where coverage is lower than chance explains, if samples were like those of the fit.
 
         The coverage of a threshold is then at least a Beta number, and how many of m samples are covered at least a

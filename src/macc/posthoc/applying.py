@@ -124,7 +124,7 @@ def _npz(output: Path, source: Source, label_column: str, result: str) -> Iterat
 
 @contextmanager
 def _csv(output: Path, source: Source, label_column: str) -> Iterator[Write]:
-    layout = _Layout(source, label_column)
+    layout = _TableLayout(source, label_column)
     with write_whole(output) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
@@ -154,7 +154,7 @@ def _parquet(output: Path, source: Source, label_column: str) -> Iterator[Write]
         raise ValueError(
             f"{shown(output)}: writing .parquet needs pyarrow; install it with pip install 'macc-torch[parquet]'"
         ) from None
-    layout = _Layout(source, label_column)
+    layout = _TableLayout(source, label_column)
     with write_whole(output) as file:
         opened: list[Any] = []
 
@@ -169,7 +169,7 @@ def _parquet(output: Path, source: Source, label_column: str) -> Iterator[Write]
             writer.close()
 
 
-class _Layout:
+class _TableLayout:
     """The columns of a table to write: those of the table that was read, or classes, labels and what else fits."""
 
     def __init__(self, source: Source, label_column: str):

@@ -50,21 +50,21 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Kind:
+class FigureKind:
     """A kind of figure."""
 
     draw: "Callable[[Wanted], Figure]"
     summary: str
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, FigureKind] = {}
 
 
 def kind(name: str, summary: str) -> "Callable[[Callable[[Wanted], Figure]], Callable[[Wanted], Figure]]":
     """Register the function below as a kind of figure."""
 
     def register(draw: "Callable[[Wanted], Figure]") -> "Callable[[Wanted], Figure]":
-        KINDS[name] = Kind(draw, summary)
+        KINDS[name] = FigureKind(draw, summary)
         return draw
 
     return register

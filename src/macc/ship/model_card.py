@@ -14,7 +14,7 @@ from macc.metrics import Report
 from macc.ship import files
 from macc.ship.files import Trained
 from macc.tables import PERCENT, PLAIN, Table, escape_markdown, interval, thousands
-from macc.training.recipe import Head
+from macc.training.recipe import HeadSettings
 from macc.training.runs import open_run
 
 PICTURE = "reliability.png"
@@ -93,7 +93,7 @@ def _sections(trained: Trained, raw: Report, calibrated: Report, probs: Tensor, 
     sizes = ", ".join(f"{thousands(sum(counts))} {name}" for name, counts in inputs.counts.items())
     licence = "not known" if inputs.licence is None else inputs.licence
     head = "no MC-dropout head"
-    if isinstance(recipe.head, Head):
+    if isinstance(recipe.head, HeadSettings):
         head = f"an MC-dropout head with p {recipe.head.p:g}"
     calibrator = type(trained.calibrator).__name__
     if isinstance(trained.calibrator, posthoc.Temperature):

@@ -14,7 +14,7 @@ from macc.data import Kind, Part, Splits, vocabulary
 from macc.models.hub import from_configuration
 from macc.training.inputs import Inputs
 from macc.training.randomness import kept_generators, seed_everything
-from macc.training.recipe import Head, Recipe
+from macc.training.recipe import HeadSettings, Recipe
 
 Tensors = tuple[Tensor, Tensor]
 
@@ -143,7 +143,7 @@ def _last_words(count: int) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor
 def with_head(recipe: Recipe, model: nn.Module) -> nn.Module:
     """The model with the head a recipe asks for, put onto it unless it has one."""
     head = recipe.head
-    if not isinstance(head, Head) or has_head(model):
+    if not isinstance(head, HeadSettings) or has_head(model):
         return model
     return heads.attach(model, p=head.p, samples=head.samples, estimator=head.estimator)
 

@@ -32,7 +32,7 @@ from macc.training.inputs import FILE as INPUTS
 from macc.training.inputs import Inputs
 from macc.training.progress import Display, display_for
 from macc.training.randomness import kept_generators
-from macc.training.recipe import Head, Recipe, Selection
+from macc.training.recipe import HeadSettings, Recipe, Selection
 from macc.training.record import CHECKPOINT_SECONDS, Recorder, chance, weights_path
 from macc.training.runs import (
     Busy,
@@ -280,7 +280,7 @@ def _say_where(display: Display, recipe: Recipe, run: Run, learner: Learner, her
     """The first lines of a run, and of one that goes on."""
     device, processes = learner.accelerator.device.type, learner.accelerator.num_processes
     head = "no MC-dropout head"
-    if isinstance(recipe.head, Head):
+    if isinstance(recipe.head, HeadSettings):
         head = f"MC-dropout head: p {recipe.head.p:g}, {recipe.head.samples} samples, {recipe.head.estimator}"
     data = learner.data
     sizes = f"{len(data.train)} samples to train, {len(data.val)} to validate, {len(data.test)} to test"

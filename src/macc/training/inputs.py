@@ -20,18 +20,18 @@ Dtype = Literal["uint8", "int32", "int64", "float32"]
 _DTYPES: dict[torch.dtype, Dtype] = {torch.uint8: "uint8", torch.int32: "int32", torch.int64: "int64"}
 
 
-class _Values(BaseModel):
+class _InputValues(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Scaling(_Values):
+class Scaling(_InputValues):
     """Mean and standard deviation of each channel or feature."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
-class Inputs(_Values):
+class Inputs(_InputValues):
     """What a model was trained on, without the samples: enough to build it again and to prepare new inputs for it.
 
     Example:

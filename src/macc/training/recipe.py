@@ -24,7 +24,7 @@ Scale = Literal["smoke", "cpu", "full"]
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -45,11 +45,11 @@ LAST_FACTOR = 0.1
 LAST_FACTOR_WITH_HEAD = 0.02
 
 
-class _Values(BaseModel):
+class _RecipeValues(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Head(_Values):
+class HeadSettings(_RecipeValues):
     """The MC-dropout head put onto the classifier; see :func:`macc.attach`."""
 
     p: BelowOne = DROPOUT
@@ -65,12 +65,12 @@ class Head(_Values):
         return self
 
 
-class SGD(_Values):
+class SGD(_RecipeValues):
     """Stochastic gradient descent with momentum."""
 
     name: Literal["sgd"]
     lr: Positive
-    momentum: Share = 0.9
+    momentum: Fraction = 0.9
     weight_decay: NotNegative = 0.0
     nesterov: bool = False
 
@@ -81,7 +81,7 @@ class SGD(_Values):
         return self
 
 
-class Adam(_Values):
+class Adam(_RecipeValues):
     """Adam; weight decay is L2."""
 
     name: Literal["adam"]
@@ -90,7 +90,7 @@ class Adam(_Values):
     weight_decay: NotNegative = 0.0
 
 
-class AdamW(_Values):
+class AdamW(_RecipeValues):
     """Adam with decoupled weight decay."""
 
     name: Literal["adamw"]
@@ -99,13 +99,13 @@ class AdamW(_Values):
     weight_decay: NotNegative = 0.01
 
 
-class Constant(_Values):
+class Constant(_RecipeValues):
     """The learning rate stays as it is."""
 
     name: Literal["constant"]
 
 
-class MultiStep(_Values):
+class MultiStep(_RecipeValues):
     """The learning rate is multiplied by ``factor`` at each milestone (an epoch), at the last by ``last_factor``."""
 
     name: Literal["multistep"]
@@ -120,24 +120,24 @@ class MultiStep(_Values):
         return self
 
 
-class Cosine(_Values):
+class Cosine(_RecipeValues):
     """Half a cosine from the learning rate to ``final`` times it, after a linear rise over ``warmup`` epochs."""
 
     name: Literal["cosine"]
-    final: Share = 0.0
+    final: Fraction = 0.0
     warmup: NotNegative = 0.0
 
 
-class OneCycle(_Values):
+class OneCycle(_RecipeValues):
     """A cosine up to the learning rate over the share ``rise`` of training, and one down; in each step."""
 
     name: Literal["onecycle"]
     rise: Annotated[float, Field(gt=0, lt=1)] = 0.3
     start: Annotated[float, Field(gt=0, le=1)] = 0.04
-    final: Share = 4e-6
+    final: Fraction = 4e-6
 
 
-class Subset(_Values):
+class Subset(_RecipeValues):
     """How many samples of each split to use, drawn by class with ``seed``; all where nothing is said."""
 
     train: Count | None = None
@@ -157,7 +157,7 @@ Schedule = Annotated[Constant | MultiStep | Cosine | OneCycle, Field(discriminat
 
 
 HeadSetting = Annotated[
-    Annotated[Literal["auto", "none"], Tag("<word>")] | Annotated[Head, Tag("<settings>")],
+    Annotated[Literal["auto", "none"], Tag("<word>")] | Annotated[HeadSettings, Tag("<settings>")],
     Discriminator(_kind_of_head),
     BeforeValidator(lambda value: "none" if value is None else value),
 ]
@@ -173,14 +173,14 @@ _UNIONS = ("optimiser", "schedule", "head")
 """Keys after which pydantic puts the name of a variant into the place of an error."""
 
 
-class Recipe(_Values):
+class Recipe(_RecipeValues):
     """Everything that decides the result of a training run.
 
     Example:
         >>> recipe = Recipe(dataset="digits", model="small_cnn", loss="CrossEntropy + MACC", epochs=3,
         ...                 batch_size=64, optimiser={"name": "sgd", "lr": 0.05})
         >>> recipe.resolved().head
-        Head(p=0.2, samples=10, estimator='sampled')
+        HeadSettings(p=0.2, samples=10, estimator='sampled')
     """
 
     dataset: Annotated[
@@ -277,7 +277,7 @@ class Recipe(_Values):
             raise ValueError(
                 f"head: {self.loss!r} needs the variance of an MC-dropout head, got 'none'; write head: auto"
             )
-        if criterion.needs_moments and isinstance(self.head, Head) and self.head.samples == 1:
+        if criterion.needs_moments and isinstance(self.head, HeadSettings) and self.head.samples == 1:
             raise ValueError(
                 f"head.samples: {self.loss!r} needs a variance and one dropout mask has none, got 1; write 10"
             )
@@ -314,7 +314,7 @@ class Recipe(_Values):
         changes: dict[str, Any] = {}
         sources = dict(self.sources)
         if self.head == "auto":
-            changes["head"] = Head() if needs_head else "none"
+            changes["head"] = HeadSettings() if needs_head else "none"
             reason = "auto: a term needs variance" if needs_head else "auto: no term needs variance"
             for key in ("head", "head.p", "head.samples", "head.estimator"):
                 sources[key] = reason
@@ -426,7 +426,7 @@ def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
                 "onecycle": OneCycle,
             },
         }
-        model = {"head": Head, "subset": Subset}.get(key) or variants.get(key, {}).get(
+        model = {"head": HeadSettings, "subset": Subset}.get(key) or variants.get(key, {}).get(
             str(values.get("name")), model
         )
     return did_you_mean(keys[-1], model.model_fields)

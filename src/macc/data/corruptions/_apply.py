@@ -12,7 +12,7 @@ from macc.data._cells import LEVELS, STANDARD, SYNTHETIC_FROST, cell
 from macc.data._parts import Part
 from macc.data._splits import Splits
 from macc.data.corruptions import blur, digital, noise, weather
-from macc.data.corruptions._tools import Draws
+from macc.data.corruptions._tools import ImageDraws
 
 # So many values at once keep the intermediate results within the processor's caches. Glass takes many short steps,
 # each as long for few images as for many.
@@ -106,7 +106,7 @@ def corrupt(images: Tensor, corruption: str, severity: int, *, seed: int = 0, fi
     result = torch.empty_like(images, memory_format=torch.contiguous_format)
     values = GLASS_VALUES if corruption == "glass_blur" else BATCH_VALUES
     for start, piece in _pieces(images, values):
-        draws = Draws(
+        draws = ImageDraws(
             key=f"{seed} {corruption} {severity}",
             indices=range(first + start, first + start + len(piece)),
             device=images.device,

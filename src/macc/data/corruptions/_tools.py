@@ -20,7 +20,7 @@ LARGE_KERNEL = 9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class ImageDraws:
     """Random numbers that belong to images, whatever batch they come in: each has a generator of its own.
 
     Args:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from macc.data.corruptions._tools import Draws, filtered, motion_blurred, smooth, zoomed
+from macc.data.corruptions._tools import ImageDraws, filtered, motion_blurred, smooth, zoomed
 
 DEFOCUS = {
     32: ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
@@ -31,7 +31,7 @@ ZOOM = {
 GAUSSIAN = {32: (0.4, 0.6, 0.7, 0.8, 1), 64: (0.5, 0.75, 1, 1.25, 1.5), 224: (1, 2, 3, 4, 6)}
 
 
-def defocus_blur(x: Tensor, radius: float, softness: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def defocus_blur(x: Tensor, radius: float, softness: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """A disk, itself softened a little."""
     return filtered(x, disk(radius, softness))
 
@@ -51,7 +51,7 @@ def disk(radius: float, softness: float) -> Tensor:
     return (soft / soft.sum()).float()
 
 
-def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: Draws) -> Tensor:
+def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: ImageDraws) -> Tensor:
     """A little smoothing, every pixel replaced by a neighbour's, from the bottom right on, and smoothing again.
 
     The published generator means to swap the two; for arrays of colours its line copies one onto the other, and
@@ -91,12 +91,12 @@ def _sources(steps: Tensor, height: int, width: int, reach: int) -> Tensor:
     return neighbour.gather(1, last)
 
 
-def motion_blur(x: Tensor, radius: int, sigma: float, draws: Draws) -> Tensor:
+def motion_blur(x: Tensor, radius: int, sigma: float, draws: ImageDraws) -> Tensor:
     """A one-sided Gaussian along an angle of up to 45 degrees either way."""
     return motion_blurred(x, radius, sigma, draws.uniform(low=-45, high=45))
 
 
-def zoom_blur(x: Tensor, limit: float, step: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def zoom_blur(x: Tensor, limit: float, step: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """The mean of the image and its zooms by 1, 1 + step, … below ``limit``."""
     # Rounded, because 32 / 1.28 must be 25 and not a little more.
     factors = [round(1 + step * k, 6) for k in range(math.ceil((limit - 1) / step - 1e-6))]
@@ -106,6 +106,6 @@ def zoom_blur(x: Tensor, limit: float, step: float, draws: Draws) -> Tensor:  # 
     return total / (len(factors) + 1)
 
 
-def gaussian_blur(x: Tensor, sigma: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def gaussian_blur(x: Tensor, sigma: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """Gaussian smoothing."""
     return smooth(x, sigma)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.data.corruptions._tools import Draws, smooth
+from macc.data.corruptions._tools import ImageDraws, smooth
 
 CONTRAST = {
     32: (0.75, 0.5, 0.4, 0.3, 0.15),
@@ -52,14 +52,14 @@ SATURATE = {
 }
 
 
-def contrast(x: Tensor, factor: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def contrast(x: Tensor, factor: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """Every channel is drawn to its mean."""
     mean = x.mean(dim=(2, 3), keepdim=True)
     return (x - mean) * factor + mean
 
 
 def elastic_transform(
-    x: Tensor, displacement: float, softness: float, shear: float, size: float, draws: Draws
+    x: Tensor, displacement: float, softness: float, shear: float, size: float, draws: ImageDraws
 ) -> Tensor:
     """An affine map that moves three points at random, then smooth random displacements; borders are reflected."""
     count, _, height, width = x.shape
@@ -90,7 +90,7 @@ def _sampled(x: Tensor, places: Tensor, *, at_pixels: bool) -> Tensor:
     return F.grid_sample(x, unit, mode="bilinear", padding_mode="reflection", align_corners=at_pixels)
 
 
-def pixelate(x: Tensor, share: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def pixelate(x: Tensor, share: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """Made smaller by means of boxes of pixels, and larger again by repeating them."""
     height, width = x.shape[-2:]
     few, narrow = int(height * share), int(width * share)
@@ -111,7 +111,7 @@ def _box_matrix(old: int, new: int) -> Tensor:
     return (weights / weights.sum(dim=1, keepdim=True)).float()
 
 
-def jpeg_compression(images: Tensor, quality: int, draws: Draws) -> Tensor:  # noqa: ARG001
+def jpeg_compression(images: Tensor, quality: int, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """Written as JPEG and read again, one image after another; takes and gives bytes."""
     try:
         from PIL import Image
@@ -126,7 +126,7 @@ def jpeg_compression(images: Tensor, quality: int, draws: Draws) -> Tensor:  # n
     return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).to(images.device)
 
 
-def saturate(x: Tensor, factor: float, added: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def saturate(x: Tensor, factor: float, added: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """HSV saturation · ``factor`` + ``added``; hue and value stay, grey counts as red."""
     value = x.amax(dim=1, keepdim=True)
     below = value - x

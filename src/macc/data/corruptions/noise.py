@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from macc.data.corruptions._tools import Draws
+from macc.data.corruptions._tools import ImageDraws
 
 GAUSSIAN = {
     32: (0.04, 0.06, 0.08, 0.09, 0.10),
@@ -22,22 +22,22 @@ SPECKLE = {
 }
 
 
-def gaussian_noise(x: Tensor, sd: float, draws: Draws) -> Tensor:
+def gaussian_noise(x: Tensor, sd: float, draws: ImageDraws) -> Tensor:
     """``x + N(0, sd²)``."""
     return x + sd * draws.normal(*x.shape[1:])
 
 
-def shot_noise(x: Tensor, photons: float, draws: Draws) -> Tensor:
+def shot_noise(x: Tensor, photons: float, draws: ImageDraws) -> Tensor:
     """``Poisson(x · photons) / photons``."""
     return draws.poisson(x * photons) / photons
 
 
-def impulse_noise(x: Tensor, share: float, draws: Draws) -> Tensor:
+def impulse_noise(x: Tensor, share: float, draws: ImageDraws) -> Tensor:
     """A share of all values becomes 0 or 1, as often the one as the other."""
     chance = draws.uniform(*x.shape[1:])
     return x.masked_fill(chance < share, 0.0).masked_fill(chance < share / 2, 1.0)
 
 
-def speckle_noise(x: Tensor, sd: float, draws: Draws) -> Tensor:
+def speckle_noise(x: Tensor, sd: float, draws: ImageDraws) -> Tensor:
     """``x + x · N(0, sd²)``."""
     return x + x * sd * draws.normal(*x.shape[1:])

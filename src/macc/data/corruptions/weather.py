@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.data.corruptions._tools import Draws, crops, filtered, motion_blurred, smooth, zoomed
+from macc.data.corruptions._tools import ImageDraws, crops, filtered, motion_blurred, smooth, zoomed
 
 SNOW = {
     32: (
@@ -85,7 +85,7 @@ def snow(
     radius: int,
     sigma: float,
     kept: float,
-    draws: Draws,
+    draws: ImageDraws,
 ) -> Tensor:
     """Bright flakes in motion over a paler image; the layer of flakes and its half turn are added."""
     height, width = x.shape[-2:]
@@ -97,7 +97,7 @@ def snow(
     return pale + layer + layer.rot90(2, dims=(2, 3))
 
 
-def frost_synthetic(x: Tensor, image: float, ice: float, draws: Draws) -> Tensor:
+def frost_synthetic(x: Tensor, image: float, ice: float, draws: ImageDraws) -> Tensor:
     """``image · x + ice · (crop of a sheet of made-up ice crystals)``."""
     side = max(x.shape[-2:])
     sheets = frost_sheets(side).to(x.device)
@@ -114,7 +114,7 @@ def frost_sheets(side: int) -> Tensor:
     A sheet is divided into grains; the needles of a grain run along one of six directions, and grains are
     brightest where they meet.
     """
-    draws = Draws(key=f"frost {side}", indices=range(FROST_SHEETS), device=torch.device("cpu"))
+    draws = ImageDraws(key=f"frost {side}", indices=range(FROST_SHEETS), device=torch.device("cpu"))
     size = 2 * side
     needle = max(2, side // 12)
     noise = draws.normal(1, size, size, what="needles")
@@ -142,7 +142,7 @@ def frost_sheets(side: int) -> Tensor:
     return light * torch.tensor(ICE).view(1, 3, 1, 1)
 
 
-def fog(x: Tensor, amount: float, decay: float, draws: Draws) -> Tensor:
+def fog(x: Tensor, amount: float, decay: float, draws: ImageDraws) -> Tensor:
     """A plasma fractal is added, and all brought back to the image's own brightest value."""
     height, width = x.shape[-2:]
     size = _power(max(height, width))
@@ -180,7 +180,7 @@ def plasma(noise: Tensor, decay: float) -> Tensor:
     return heights / heights.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
 
 
-def brightness(x: Tensor, amount: float, draws: Draws) -> Tensor:  # noqa: ARG001
+def brightness(x: Tensor, amount: float, draws: ImageDraws) -> Tensor:  # noqa: ARG001
     """HSV value + ``amount``; hue and saturation stay, so all channels are scaled alike."""
     value = x.amax(dim=1, keepdim=True)
     brighter = (value + amount).clamp(0, 1)
@@ -189,7 +189,14 @@ def brightness(x: Tensor, amount: float, draws: Draws) -> Tensor:  # noqa: ARG00
 
 
 def spatter(
-    x: Tensor, mean: float, sd: float, sigma: float, threshold: float, strength: float, mud: int, draws: Draws
+    x: Tensor,
+    mean: float,
+    sd: float,
+    sigma: float,
+    threshold: float,
+    strength: float,
+    mud: int,
+    draws: ImageDraws,
 ) -> Tensor:
     """Drops where smoothed noise exceeds a threshold: pale turquoise water shaded at its edges, or brown mud."""
     height, width = x.shape[-2:]

@@ -4,7 +4,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from macc.metrics._one_pass import OnePass, Sample
+from macc.metrics._one_pass import OnePass, PerSample
 from macc.metrics._refinement import held_out
 from macc.metrics._resampling.cells import TopCells
 from macc.metrics._resampling.classes import ClassDraws, ClassErrors, adaptive, equal_width
@@ -52,7 +52,7 @@ class Draws:
         self._variance, self._confidence = variance, confidence
 
     @property
-    def sample(self) -> Sample:
+    def sample(self) -> PerSample:
         """What one pass over the predictions leaves of each sample."""
         return self._pass.sample
 

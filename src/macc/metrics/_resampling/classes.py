@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._one_pass import Sample
+from macc.metrics._one_pass import PerSample
 from macc.metrics._resampling.means import scores_by_outcome
 from macc.metrics._resampling.samples import CHUNK_ELEMENTS, Resampling
 from macc.metrics.binning import ClassCells, adaptive_cells, width_cells
@@ -123,7 +123,9 @@ class MeanOfClasses:
         return mean._replace(unseen=mean.unseen * 2 / self._count)
 
 
-def equal_width(probs: Tensor, sample: Sample, draws: ClassDraws, confidence: float | None) -> "ClassErrors":
+def equal_width(
+    probs: Tensor, sample: PerSample, draws: ClassDraws, confidence: float | None
+) -> "ClassErrors":
     num_samples = len(draws.labels)
     errors = MeanOfClasses(confidence)
     squares: list[SquaredGaps] = []

@@ -24,7 +24,7 @@ class PositiveErrors(NamedTuple):
     bins: BinErrors
 
 
-class ClassErrors(NamedTuple):
+class StreamedClassErrors(NamedTuple):
     """The errors of each class, and their mean."""
 
     each: list[Estimate]
@@ -87,7 +87,7 @@ class GroupDraws:
         )
 
     @cached_property
-    def classes(self) -> ClassErrors:
+    def classes(self) -> StreamedClassErrors:
         """The errors of all classes in bins of equal width."""
         sums, count = self._sums, self._sums.count
         draws, samples = _draws(sums.parts["class_samples"], self._resamples)
@@ -102,7 +102,7 @@ class GroupDraws:
             noise = (flat / samples[:, None]).view(-1, *gaps.shape) - gaps
             null = self._normal(sums.parts["class_null"][:, some].T, 2 + start)
             errors.add(norm_of_gaps(l1, gaps, noise, null, size=torch.full(gaps.shape[:1], count)))
-        return ClassErrors(errors.estimates, errors.mean())
+        return StreamedClassErrors(errors.estimates, errors.mean())
 
     def _binned(self, name: str, binned: TopBins, seed: int) -> BinErrors:
         draws, samples = self._drawn

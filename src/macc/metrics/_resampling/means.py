@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from macc.metrics._one_pass import Sample
+from macc.metrics._one_pass import PerSample
 from macc.metrics._refinement import Held
 from macc.metrics._resampling.samples import Resampling
 from macc.metrics.intervals import Ordinary, Sampled, Share
 
 
-def means(sample: Sample, resampling: Resampling) -> "MeanScores":
+def means(sample: PerSample, resampling: Resampling) -> "MeanScores":
     columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
     # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
     infinite = columns_.isinf()
