@@ -63,7 +63,7 @@ def _bare(trained: Trained) -> nn.Module:
     return model.eval()
 
 
-def predictors(repeats: int = 60) -> Iterator[Ratio]:
+def predictors(repeats: int = 200) -> Iterator[Ratio]:
     """Raw inputs to answers, over the module alone on inputs that are prepared already."""
     bytes_ = torch.randint(256, (256, 3, 32, 32)).to(torch.uint8)
     for name, model, raw in (
@@ -85,7 +85,7 @@ def _forward(model: nn.Module, inputs: Tensor) -> Tensor:
     return model(inputs)  # type: ignore[no-any-return]
 
 
-def exported(repeats: int = 40) -> Iterator[Ratio]:
+def exported(repeats: int = 100) -> Iterator[Ratio]:
     """ResNet-20 in onnxruntime: with normalisation, calibrator, certainty and acceptance, over logits alone."""
     runtime: Any = import_module("onnxruntime")
     options = runtime.SessionOptions()

@@ -14,6 +14,7 @@ import macc
 from helpers.made_up_models import inputs_for, made_up
 from macc import data, posthoc, training
 from macc.ship import Predictor
+from macc.training.building import rebuilt
 from macc.training.inputs import Inputs
 
 FEATURES = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -158,6 +159,26 @@ class TestForms:
             (images / 255).double().numpy(),
         ):
             torch.testing.assert_close(predictor(other).probs, expected, atol=1e-5, rtol=0)
+
+    @pytest.mark.parametrize(("mean", "folded"), [(3.0, True), (2000.0, False)])
+    def test_features_are_normalised_by_the_first_layer_where_precision_allows(self, mean, folded):
+        scaling = {"mean": [mean, -mean, 0.0, 1.0], "std": [0.5, 2.0, 1.0, 1.5]}
+        trained = made_up("mlp", inputs_for((4,), normalisation=scaling))
+        plain = rebuilt(trained.recipe, trained.inputs).double().eval()
+        plain.load_state_dict(dict(trained.weights))
+        predictor = Predictor(trained)
+        middle, width = (torch.tensor(scaling[key]).double() for key in ("mean", "std"))
+        features = middle + 3 * width * torch.randn(9, 4)
+        for given, values in (
+            (features.float(), features.float().double()),
+            (torch.arange(36, dtype=torch.uint8).view(9, 4), torch.arange(36.0).view(9, 4).double() / 255),
+        ):
+            expected = trained.calibrator(plain((values - middle) / width).detach())
+            found = predictor(given)
+            torch.testing.assert_close(found.probs.double(), expected, atol=2e-6, rtol=0)
+            assert torch.equal(found.confidence, found.probs.amax(1))
+            assert torch.equal(found.labels, expected.argmax(1))
+        assert predictor.network.scaled is not folded
 
     def test_grey_images_without_their_axis(self):
         predictor = Predictor(made_up("small_cnn", inputs_for((1, 8, 8))))

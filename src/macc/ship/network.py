@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from macc import heads, posthoc
 from macc.heads import LogitMoments
@@ -13,6 +14,7 @@ from macc.posthoc import Threshold
 from macc.ship.files import Trained
 from macc.training import checkpoints
 from macc.training.building import has_head, rebuilt
+from macc.training.inputs import Scaling
 from macc.training.recipe import DROPOUT
 
 EXPORTABLE = (
@@ -24,6 +26,9 @@ EXPORTABLE = (
     posthoc.EnsembleTemperature,
 )
 """The calibrators that are plain arithmetic of the logits, in any precision."""
+
+FOLDED_MEAN = 8
+"""Up to how many standard deviations from zero the mean of a feature may be for ``W (x - mean)`` as ``W x - W mean``."""
 
 
 class Answers(NamedTuple):
@@ -46,11 +51,13 @@ class Moments(nn.Module):
 
     def __init__(self, linear: nn.Linear, p: float) -> None:
         super().__init__()
-        self.weight, self.bias, self.p = linear.weight, linear.bias, p
+        self.weight, self.bias = linear.weight, linear.bias
+        self.register_buffer("spread", linear.weight.detach().square() * (p / (1 - p)), persistent=False)
 
     def forward(self, features: Tensor) -> LogitMoments:
-        """Mean and variance of the logits."""
-        return LogitMoments(*heads.analytic_linear(features, self.weight, self.bias, self.p))
+        """Mean and variance of the logits; as :func:`macc.heads.analytic_linear`, with less to compute each time."""
+        mean = F.linear(features, self.weight, self.bias)
+        return LogitMoments(mean, F.linear(features.square(), self.get_buffer("spread")))
 
 
 class Network(nn.Module):
@@ -74,10 +81,10 @@ class Network(nn.Module):
         self.calibrator = trained.calibrator.module(double=not isinstance(trained.calibrator, EXPORTABLE))
         self.accept(trained.rule)
         scaling = trained.inputs.normalisation
-        self.scaled = scaling is not None
+        self.scaled = scaling is not None and not (model is None and _folded(self.body, scaling))
         shape = (1, -1, *(1,) * (len(trained.inputs.shape) - 1))
         for unit in (1, 255):
-            if scaling is not None:
+            if scaling is not None and self.scaled:
                 mean, std = torch.tensor(scaling.mean), torch.tensor(scaling.std)
                 self.register_buffer(f"mean{unit}", (unit * mean).view(shape), persistent=False)
                 self.register_buffer(f"scale{unit}", (1 / (unit * std)).view(shape), persistent=False)
@@ -89,12 +96,23 @@ class Network(nn.Module):
         logits, variance = (
             (output.mean, output.variance) if isinstance(output, LogitMoments) else (output, None)
         )
-        probs = self.calibrator(logits)
-        confidence, labels = probs.max(dim=1)
+        labels, confidence, probs = self._calibrated(logits)
         certainty = None
         if variance is not None:
             certainty = 1 - variance.gather(1, labels[:, None])[:, 0].tanh()
         return Answers(labels, confidence, probs, certainty, confidence >= self.threshold)
+
+    def _calibrated(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Predicted classes, their probabilities, and those of all classes."""
+        if not isinstance(self.calibrator.calibrator, posthoc.Temperature):
+            probs = self.calibrator(logits)
+            confidence, labels = probs.max(dim=1)
+            return labels, confidence, probs
+        # By far the most common; one search for the largest is a third of the time of doing one after the other.
+        top, labels = logits.max(dim=1, keepdim=True)
+        odds = ((logits - top) / self.calibrator.calibrator.temperature).exp()
+        confidence = odds.sum(dim=1, keepdim=True).reciprocal()
+        return labels[:, 0], confidence[:, 0], odds * confidence
 
     def accept(self, rule: Threshold) -> None:
         """Accept by another rule from now on; nothing where it promises nothing."""
@@ -110,6 +128,23 @@ class Network(nn.Module):
             mean, scale = self.get_buffer(f"mean{unit}"), self.get_buffer(f"scale{unit}")
             return (values - mean).mul_(scale)
         return values / unit if unit > 1 else values
+
+
+def _folded(body: nn.Module, scaling: Scaling) -> bool:
+    """Make the normalisation of features a part of the first layer, where that is linear and no precision is lost."""
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (scaling.mean, scaling.std))
+    if not isinstance(body, nn.Sequential) or len(body) < 2 or (mean.abs() > FOLDED_MEAN * std).any():
+        return False
+    flatten, first = body[0], body[1]
+    if not (isinstance(flatten, nn.Flatten) and type(first) is nn.Linear and first.in_features == len(mean)):
+        return False
+    weight = first.weight.detach().double() / std
+    bias = -weight @ mean if first.bias is None else first.bias.detach().double() - weight @ mean
+    layer = nn.Linear(first.in_features, first.out_features, device=first.weight.device)
+    layer.weight.data.copy_(weight)
+    layer.bias.data.copy_(bias)
+    body[1] = layer
+    return True
 
 
 def _with_moments(body: nn.Module) -> tuple[nn.Module, float | None]:
