@@ -1,11 +1,14 @@
 """``macc auto``: a data set in, a model out; within its budget, and where it was stopped when started again."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import macc
 from helpers.command import run
+from macc import metrics, posthoc
 from macc.experiments import auto as automatic
 
 METHODS = [
@@ -57,6 +60,8 @@ def test_a_short_budget_is_kept_to_and_the_next_start_resumes(arrays, monkeypatc
     assert (first.winner, first.seeds, len(first.left_out)) == ("CE", 1, 3)
     assert first.left_out[0].endswith(": LS, seed 0: no time")
     assert "left out: 3 trainings" in automatic.summary(first)
+    assert first.verdict.startswith("Only cross-entropy with temperature scaling was trained, so nothing was")
+    assert "a larger `--budget`" in first.verdict
 
     second = automatic.auto(data, budget=300)
     assert len(trained) == 4
@@ -65,6 +70,67 @@ def test_a_short_budget_is_kept_to_and_the_next_start_resumes(arrays, monkeypatc
     assert second.winner == min(second.refinement, key=second.refinement.get)
     own = second.run.metrics["val"]["refinement"]["value"]
     assert own <= second.refinement[second.winner]
+
+
+def test_cross_entropy_that_failed_is_said(arrays, monkeypatch):
+    real = automatic.fit
+
+    def failing(ledger, job, **more):
+        if job.method == "CE":
+            raise ValueError("it diverged")
+        return real(ledger, job, **more)
+
+    monkeypatch.setattr(automatic, "fit", failing)
+    found = automatic.auto(f"arrays:{arrays}", budget=300)
+
+    assert found.winner == "LS"
+    assert found.verdict == (
+        "LS is selected; it was not compared with cross-entropy with temperature scaling, whose training failed."
+    )
+
+
+class TestVerdict:
+    """Of a winner whose test logits are made up, over three seeds on the same samples."""
+
+    @pytest.fixture
+    def verdict(self, tmp_path):
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.randint(3, (300,), generator=generator)
+        posthoc.Temperature(3, 2.0).save(tmp_path / "calibrator.json")
+
+        def run_with(strength):
+            logits = torch.randn(300, 3, generator=generator) + strength * torch.eye(3)[labels]
+            return SimpleNamespace(path=tmp_path, predictions=lambda _: (logits, labels))
+
+        def verdict(*strengths):
+            runs = {"X": [run_with(each) for each in strengths], "CE": [run_with(2.0) for _ in strengths]}
+            self.differences = [
+                metrics.nll(*self.calibrated(mine)) - metrics.nll(*self.calibrated(other))
+                for mine, other in zip(runs["X"], runs["CE"], strict=True)
+            ]
+            return automatic._verdict("X", runs)
+
+        return verdict
+
+    def calibrated(self, one):
+        logits, labels = one.predictions("test")
+        return (logits.double() / 2).softmax(1), labels
+
+    @pytest.mark.parametrize(
+        ("strengths", "said"),
+        [
+            ([4.0, 4.0, 4.0], "X is really better than cross-entropy"),
+            ([0.5, 0.5, 0.5], "X is worse than cross-entropy with temperature scaling on the test set"),
+            ([2.0, 2.0, 2.0], "X is not significantly better than cross-entropy"),
+            # One lucky seed does not decide.
+            ([4.0, 0.5, 0.5], "X is worse than cross-entropy with temperature scaling on the test set"),
+        ],
+    )
+    def test_every_seed_counts(self, verdict, strengths, said):
+        text = verdict(*strengths)
+
+        assert text.startswith(said)
+        assert f"both calibrated, 3 seeds: {np.mean(self.differences):+.4f} (" in text
 
 
 def test_the_whole_list_can_be_trained():

@@ -1,5 +1,6 @@
 """``macc auto``: a data set becomes a calibrated model within a budget of time, as an experiment like any other."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +8,15 @@ from hashlib import sha256
 from importlib import resources
 from os import PathLike
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import torch
 import yaml
+from torch import Tensor
 
 from macc import data as datasets
-from macc import metrics, posthoc
+from macc import posthoc
 from macc.experiments.estimates import seconds_of_epoch
 from macc.experiments.ledger import Job, Ledger, open_ledger
 from macc.experiments.progress import Progress
@@ -22,6 +26,7 @@ from macc.experiments.spec import Experiment
 from macc.experiments.workers import fit
 from macc.io.writing import write_bytes
 from macc.io.yaml import parse
+from macc.metrics.over_runs import interval
 from macc.training.runs import Run
 from macc.words import listed, slug
 
@@ -214,7 +219,7 @@ def _select(
         refinement=dict(sorted(refinement.items(), key=lambda item: item[1])),
         winner=winner,
         seeds=seeds,
-        verdict=_verdict(winner, chosen),
+        verdict=_verdict(winner, runs),
         left_out=left_out,
     )
 
@@ -223,26 +228,39 @@ def _refinement(one: Run) -> float:
     return float(one.metrics["val"]["refinement"]["value"])
 
 
-def _verdict(winner: str, chosen: Mapping[str, Run]) -> str:
-    """Whether the selected model is better than cross-entropy, both after their calibrators, on the test set."""
-    if winner == BASELINE or BASELINE not in chosen:
-        return "Cross-entropy with temperature scaling is selected; nothing else did better on validation."
-    (mine, labels), (other, _) = (_calibrated(chosen[title]) for title in (winner, BASELINE))
-    found = metrics.compare(mine, other, labels, metrics=["nll"])["nll"]
-    low, high = found.low, found.high
+def _verdict(winner: str, runs: Mapping[str, Sequence[Run]]) -> str:
+    """Whether the selected method is better than cross-entropy, both after their calibrators, on the test set.
+
+    Each sample's difference is the mean over the seeds, so that the interval is over samples of the whole comparison.
+    """
+    usual = "cross-entropy with temperature scaling"
+    if BASELINE not in runs:
+        return f"{winner} is selected; it was not compared with {usual}, whose training failed."
+    if len(runs) == 1:
+        return f"Only {usual} was trained, so nothing was compared; a larger `--budget` trains other methods too."
+    if winner == BASELINE:
+        return f"{usual.capitalize()} is selected; nothing else did better on validation."
+    pairs = list(zip(runs[winner], runs[BASELINE], strict=True))
+    each = torch.stack([_sample_nll(mine) - _sample_nll(other) for mine, other in pairs])
+    differences = each.mean(0).tolist()
+    low, high = interval(differences) or (-math.inf, math.inf)
+    seeds = f"{len(pairs)} seed{'s' * (len(pairs) > 1)}"
     text = (
-        f"test NLL {winner} minus {BASELINE}, both calibrated: {found.value:+.4f} ({low:+.4f} to {high:+.4f})"
+        f"test NLL {winner} minus {BASELINE}, both calibrated, {seeds}: {fmean(differences):+.4f} "
+        f"({low:+.4f} to {high:+.4f})"
     )
     if high < 0:
-        return f"{winner} is really better than cross-entropy with temperature scaling; {text}."
+        return f"{winner} is really better than {usual}; {text}."
     if low > 0:
-        return f"{winner} is worse than cross-entropy with temperature scaling on the test set; {text}."
-    return f"{winner} is not significantly better than cross-entropy with temperature scaling; {text}."
+        return f"{winner} is worse than {usual} on the test set; {text}."
+    return f"{winner} is not significantly better than {usual}; {text}."
 
 
-def _calibrated(one: Run) -> tuple[Any, Any]:
+def _sample_nll(one: Run) -> Tensor:
+    """Of each test sample, after the run's calibrator."""
     logits, labels = one.predictions("test")
-    return posthoc.load(one.path / "calibrator.json")(logits), labels
+    probs: Tensor = posthoc.load(one.path / "calibrator.json")(logits).double()
+    return -probs.gather(1, labels[:, None])[:, 0].clamp_min(torch.finfo(torch.float64).tiny).log()
 
 
 def summary(found: Found) -> str:
