@@ -58,8 +58,6 @@ class Calibrator(ABC):
     """Whether some choice of parameters leaves the model's probabilities as they are."""
     two_classes: ClassVar[bool] = False
     """Whether it is for two classes only."""
-    needs_every_class: ClassVar[bool] = False
-    """Whether each class has parameters of its own, which only samples of that class can tell."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

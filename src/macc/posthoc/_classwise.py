@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,8 +34,6 @@ class ClassWise(Calibrator):
 
     temperature: float = parameter(fitted=False)
     present: Floats = parameter("K", fitted=False)
-
-    needs_every_class: ClassVar[bool] = True
 
     @abstractmethod
     def _scores(self, logits: Tensor) -> Tensor:
