@@ -333,6 +333,6 @@ def test_workers_stop_when_asked_and_the_same_command_goes_on(tmp_path):
     _, errors = started.communicate(timeout=120)
 
     assert started.returncode == 128 + signal.SIGTERM
-    assert errors.splitlines()[-1] == "macc: stopped; what is done is kept, and the same command goes on"
+    assert errors.splitlines()[-1] == "macc: stopped; what is done is kept, and the same command resumes"
     assert "Traceback" not in errors
     assert len(list(tmp_path.glob("runs/digits*/checkpoint/*/complete"))) == 2

@@ -168,7 +168,7 @@ def test_a_signal_to_the_launcher_ends_both_with_a_checkpoint(tmp_path):
             _, errors = launcher.communicate(timeout=60)
 
         assert launcher.returncode != 0
-        assert errors.count("the same command goes on from there") == 1, errors
+        assert errors.count("the same command resumes from there") == 1, errors
         assert any(line.startswith("going on after epoch") for line in printed) == (start == 1)
     (checkpoint,) = (only_run(tmp_path) / "checkpoint").iterdir()
     assert (checkpoint / "complete").is_file()

@@ -338,7 +338,7 @@ def test_a_signal_ends_cleanly_and_says_how_to_go_on(tmp_path, number, code):
 
     assert process.returncode == code
     assert errors.startswith("macc: stopped after ")
-    assert "the same command goes on from there" in errors
+    assert "the same command resumes from there" in errors
     assert len(errors.splitlines()) == 1
     assert checkpoints.complete(only_run(tmp_path) / "checkpoint")
 

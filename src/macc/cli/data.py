@@ -74,7 +74,7 @@ def data_corrupt(
     data: DataFolder = None,
     verify: Verify = True,
 ) -> None:
-    """Write the test images under 19 corruptions; stopped, the same command goes on."""
+    """Write the test images under 19 corruptions; stopped, the same command resumes."""
     from macc.data import regenerated
 
     say(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))

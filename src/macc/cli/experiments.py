@@ -48,7 +48,7 @@ def run(
     ] = False,
     form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
 ) -> None:
-    """Run an experiment and print its comparison; started again, it goes on."""
+    """Run an experiment and print its comparison; started again, it resumes."""
     import time
 
     from macc import experiments, paper, training

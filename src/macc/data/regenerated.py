@@ -90,7 +90,7 @@ def write_corrupted(
     """Write the test images of a set under corruptions, in the layout of the published sets.
 
     That is an ``.npy`` file for each corruption of CIFAR, and a tree of JPEG files of Tiny-ImageNet. What is
-    written gets its name when it is complete; started again, it goes on with the corruption it was stopped in.
+    written gets its name when it is complete; started again, it resumes with the corruption it was stopped in.
 
     Args:
         name: One of ``cifar10``, ``cifar100`` and ``tiny_imagenet``.

@@ -36,7 +36,7 @@ def run(
 ) -> Result:
     """Train what an experiment needs and is not there yet, and measure it.
 
-    Started again after whatever happened, it goes on; runs are shared by all experiments with the same ``out``.
+    Started again after whatever happened, it resumes; runs are shared by all experiments with the same ``out``.
 
     Args:
         experiment: An experiment, or the name or path of one.

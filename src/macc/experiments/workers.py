@@ -1,7 +1,7 @@
 """Workers: processes that take one open training after another until nothing is left.
 
 What is open is read from the run folders alone, so workers need no leader, may come, go and die, and an
-experiment that was stopped goes on with what is missing.
+experiment that was stopped resumes with what is missing.
 """
 
 import multiprocessing
@@ -44,7 +44,7 @@ MIN_RESAMPLES = 100
 PAUSE_SECONDS = 0.3
 RECONNECT_SECONDS = (1, 2, 5, 10, 20, 30)
 """How long to wait before each attempt to reach a database again that went away."""
-GOODBYE = "stopped; what is done is kept, and the same command goes on"
+GOODBYE = "stopped; what is done is kept, and the same command resumes"
 Event = tuple[str, Any]
 Tell = Callable[[Event], None]
 

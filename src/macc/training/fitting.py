@@ -69,7 +69,7 @@ def fit(
     """Train a recipe to its end, from wherever an earlier start left it.
 
     A run that is finished is found by the hash of recipe, data, version and the weight file it started from, and
-    returned as it is. A run that was broken off goes on from its last checkpoint and ends as if nothing had
+    returned as it is. A run that was broken off resumes from its last checkpoint and ends as if nothing had
     happened.
 
     Args:
@@ -277,7 +277,7 @@ def _cached_if_frozen(
 
 
 def _say_where(display: Display, recipe: Recipe, run: Run, learner: Learner, here: Mapping[str, Any]) -> None:
-    """The first lines of a run, and of one that goes on."""
+    """The first lines of a run, and of one that resumes."""
     device, processes = learner.accelerator.device.type, learner.accelerator.num_processes
     head = "no MC-dropout head"
     if isinstance(recipe.head, HeadSettings):

@@ -81,7 +81,7 @@ class Recorder:
         self._checkpoint(learner)
         if learner.accelerator.is_main_process:
             append_row(self.run.path / "history.jsonl", row)
-            # Only now: a run that goes on from the checkpoint before needs the weights chosen then.
+            # Only now: a run that resumes from the checkpoint before needs the weights chosen then.
             for path in (self.run.path / "candidates").iterdir():
                 if path.stem not in map(str, candidates):
                     path.unlink()
@@ -121,7 +121,7 @@ class Recorder:
             raise Interrupted("", number)
         raise Interrupted(
             f"stopped after {learner.epoch} of {learner.recipe.epochs} epochs{within}; "
-            f"the same command goes on from there ({self.run.path})",
+            f"the same command resumes from there ({self.run.path})",
             number,
         )
 
