@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -131,3 +133,24 @@ def test_commands_know_it(tmp_path, monkeypatch):
     assert "NLL after temperature scaling" in found
     assert run("check", "a.npz", "--max-refinement", "0.5")[0] == 1
     assert run("check", "a.npz", "--max-refinement", "1.0")[0] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is counted in kilobytes on Linux only")
+def test_memory_grows_by_one_copy_and_a_half():
+    """80 MB of float64 logits, of which one half is copied at a time."""
+    code = """
+import resource
+import torch
+from macc import metrics
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(0)
+logits, labels = torch.randn(20_000, 500, generator=generator), torch.arange(20_000) % 500
+metrics.refinement(logits[:1000], labels[:1000], from_logits=True)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+metrics.refinement(logits, labels, from_logits=True)
+print(peak() - before)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert float(ended.stdout) < 160  # over 200 where all rows are tempered at once

@@ -80,18 +80,19 @@ def held_out(given: Predictions) -> Held:
     """The losses of all samples, and the confidence of their predicted classes."""
     logits = _logits(given)
     labels = given.labels.to(logits.device)
-    held = torch.empty(2, len(labels), dtype=torch.float64)
     halves = _halves(logits, labels)
+    temperatures = torch.full((len(labels), 1), math.inf, dtype=torch.float64)
     start = 1.0
     for half in (0, 1):
-        there, here = (halves != half).nonzero()[:, 0], (halves == half).nonzero()[:, 0]
-        temperature = math.inf
+        there = (halves != half).nonzero()[:, 0]
         if len(there):
-            found = best_temperature(logits[there], labels[there], unseen=_UNSEEN, start=start)
-            temperature = start = found.value
-        log_probs = tempered(logits[here], temperature)
-        held[0, here] = -log_probs.gather(1, labels[here, None])[:, 0]
-        held[1, here] = log_probs.amax(1).exp()
+            start = best_temperature(logits[there], labels[there], unseen=_UNSEEN, start=start).value
+            temperatures[halves == half] = start
+    held = torch.empty(2, len(labels), dtype=torch.float64)
+    for part in blocks(logits):
+        log_probs = tempered(logits[part], temperatures[part])
+        held[0, part] = -log_probs.gather(1, labels[part, None])[:, 0]
+        held[1, part] = log_probs.amax(1).exp()
     return Held(*held)
 
 
@@ -111,11 +112,8 @@ def _logits(given: Predictions) -> Tensor:
 def _halves(logits: Tensor, labels: Tensor) -> Tensor:
     """The half of each sample, by its class and the rank of its loss; rows of equal losses are told apart by their rest."""
     own = logits.gather(1, labels[:, None])[:, 0]
-    keys = (
-        labels,
-        own,
-        logits.square().sum(1),
-    )  # with ranks within classes, a change of rank moves two samples at most
+    rest = torch.cat([logits[part].square().sum(1) for part in blocks(logits)])
+    keys = labels, own, rest  # with ranks within classes, a change of rank moves two samples at most
     order = torch.from_numpy(np.lexsort([key.numpy() for key in reversed(keys)]))
     halves = torch.empty_like(labels)
     halves[order] = dealt(labels[order], 2)
