@@ -1,5 +1,6 @@
 """Exported graphs give what PyTorch gives, from raw inputs to acceptance, and nothing is written that does not."""
 
+import errno
 import json
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from torch import nn
 from helpers.command import run
 from helpers.made_up_models import inputs_for, made_up
 from macc import models, posthoc
+from macc.io import writing
 from macc.ship import Predictor, export, exporting, files
 from macc.training.inputs import Inputs
 
@@ -58,6 +60,8 @@ NETWORKS = {
     "gpcnn": lambda: made_up("gpcnn", TOKENS),
     "small_cnn": lambda: made_up("small_cnn", images(10, 1)),  # windows of 3 and 4 pixels
     "resnet20": lambda: made_up("resnet20", images(16)),
+    "resnet18": lambda: made_up("resnet18", images(16)),  # the stem of ImageNet below basic blocks
+    "resnet50_tiny": lambda: made_up("resnet50_tiny", images(16)),  # bottlenecks, four features of each map
     "mendeley": lambda: made_up("mendeley", images(32, 1)),  # a ResNet-50 below windows that overlap
     "vit": lambda: made_up("hf:x", images(32, network=transformers_network("vit"))),
     "enlarged": lambda: made_up("hf:x", images(16, network=transformers_network("vit")), image_size=32),
@@ -174,6 +178,22 @@ class TestCommand:
         ended = run("export", digits_run.path, "-o", tmp_path / name)
 
         assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "model.safetensors"])
+    @pytest.mark.parametrize("moment", ["begun", "named"])
+    def test_a_folder_that_may_not_be_written_to(self, digits_run, tmp_path, monkeypatch, name, moment):
+        def refused(*given, **more):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        if moment == "begun":
+            monkeypatch.setattr(writing.tempfile, "mkstemp", refused)
+        else:
+            monkeypatch.setattr(writing.Path, "replace", refused)
+        ended = run("export", digits_run.path, "-o", tmp_path / name)
+
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert f"{name} cannot be written: Permission denied" in ended.err
         assert list(tmp_path.iterdir()) == []
 
 
