@@ -146,7 +146,7 @@ def test_two_processes_killed_within_an_epoch_go_on_to_the_same_bits(tmp_path):
     whole, killed = only_run(tmp_path / "whole"), only_run(tmp_path / "killed")
 
     assert rest.returncode == 0, rest.stderr
-    assert re.search("going on after epoch 0 and [24] steps", rest.stdout)
+    assert re.search("resuming after epoch 0 and [24] steps", rest.stdout)
     for name in ("best.safetensors", "metrics.json", "predictions/test.npz"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
     rows = [[{**row, "seconds": 0} for row in history(tmp_path / name)] for name in ("whole", "killed")]
@@ -169,7 +169,7 @@ def test_a_signal_to_the_launcher_ends_both_with_a_checkpoint(tmp_path):
 
         assert launcher.returncode != 0
         assert errors.count("the same command resumes from there") == 1, errors
-        assert any(line.startswith("going on after epoch") for line in printed) == (start == 1)
+        assert any(line.startswith("resuming after epoch") for line in printed) == (start == 1)
     (checkpoint,) = (only_run(tmp_path) / "checkpoint").iterdir()
     assert (checkpoint / "complete").is_file()
 

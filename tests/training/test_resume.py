@@ -238,7 +238,7 @@ def test_an_older_checkpoint_is_used_where_the_newest_is_damaged(tmp_path, monke
         said = capsys.readouterr().out
         assert f"{folder / name} is damaged" in said
         assert "an older checkpoint is used" in said
-        assert "going on after epoch 1\n" in said
+        assert "resuming after epoch 1\n" in said
         assert result(tmp_path / name) == result(tmp_path / "whole")
 
 

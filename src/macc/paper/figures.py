@@ -63,7 +63,7 @@ class _Scene:
         return next(name for name in names if name in there)
 
     def _trained(self) -> list[str]:
-        """The methods but for those made of others' predictions, which have values and no runs."""
+        """The methods except those made of others' predictions, which have values and no runs."""
         made = {cell.method for cell in self.result.cells} - {run.method for run in self.result.runs}
         return [name for name in self.result.methods if name not in made]
 

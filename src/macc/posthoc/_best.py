@@ -114,7 +114,7 @@ def best(
         labels: Class indices ``(N,)``.
         candidates: Names (``"temperature"``), calibrators, or functions of logits and labels such as
             ``functools.partial(posthoc.MatrixScaling.fit, off_diagonal=100)``. By default all that suit
-            the number of classes, but for ``MetaCal``, which pays likelihood for its bound.
+            the number of classes, except ``MetaCal``, which pays likelihood for its bound.
         folds: Number of folds, at least 2.
         seed: Of the folds.
         on_progress: Called with the share of the work done.

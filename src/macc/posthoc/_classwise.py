@@ -37,7 +37,7 @@ class ClassWise(Calibrator):
 
     @abstractmethod
     def _scores(self, logits: Tensor) -> Tensor:
-        """Scores ``(N, K)``, the logarithms of probabilities but for a number of each row."""
+        """Scores ``(N, K)``, the logarithms of probabilities up to a number for each row."""
 
     def _check_parameters(self) -> None:
         """Refuse parameters that cannot come from a fit; nothing to refuse by default."""

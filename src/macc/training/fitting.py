@@ -292,7 +292,7 @@ def _say_where(display: Display, recipe: Recipe, run: Run, learner: Learner, her
         write_json(path, here)
     elif learner.epoch or learner.step:
         within = f" and {learner.step} steps" if learner.step else ""
-        display.say(f"going on after epoch {learner.epoch}{within}")
+        display.say(f"resuming after epoch {learner.epoch}{within}")
         changed = differences(run.environment, here)
         if changed:
             display.say(f"the result may differ in its last bits: {'; '.join(changed)}")
