@@ -220,6 +220,14 @@ class TestRefusals:
             export(trained, tmp_path / "model.pt2")
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_network_that_drops_in_evaluation_too(self, tmp_path):
+        trained = made_up("mendeley_dropout", images(32, 1))
+        with pytest.raises(
+            ValueError, match="the answers of mendeley_dropout differ from call to call, so it"
+        ):
+            export(trained, tmp_path / "model.pt2")
+        assert list(tmp_path.iterdir()) == []
+
     def test_a_damaged_configuration(self, tmp_path):
         network = {**transformers_network("bert"), "model_type": "nonsense"}
         trained = replace(made_up("gpcnn", TOKENS), inputs=TOKENS.model_copy(update={"network": network}))

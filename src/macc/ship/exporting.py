@@ -86,6 +86,11 @@ def export(
         content, outputs = write(graph, inputs, expected, _metadata(trained, real is not None))
         difference = _largest_difference(expected, outputs)
         if not difference <= TOLERANCE:
+            if not torch.equal(expected["probs"], graph(inputs)["probs"]):
+                raise ValueError(
+                    f"the answers of {trained.recipe.model} differ from call to call, so it cannot be exported; "
+                    "train a network without randomness in evaluation"
+                )
             raise ValueError(
                 f"the exported graph differs from PyTorch by {difference:.1e}, more than {TOLERANCE:g}, and is not "
                 f"written: {trained.recipe.model} cannot be exported"
