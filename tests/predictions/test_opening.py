@@ -1,6 +1,7 @@
 """Files of predictions: names of classes, arrays, what is checked first, and how errors read."""
 
 import io
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -226,3 +227,15 @@ class TestWordsOfErrors:
         with pytest.raises(ValueError, match=r"probs\[0\] sums to 2") as caught:
             macc.metrics.ece([[1.0, 1.0]], [0])
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_arrays_are_loaded_without_a_second_copy(tmp_path):
+    np.savez(tmp_path / "p.npz", logits=np.zeros((1000, 1000), np.float32), labels=np.zeros(1000, int))
+    source = open_source(tmp_path / "p.npz")
+    tracemalloc.start()
+
+    source.load()
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000  # of 4 MB that are there already

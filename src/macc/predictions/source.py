@@ -90,7 +90,10 @@ class Source:
             normalise: Rows of probabilities are going to be divided by their sum.
         """
         batches = list(self._watched())
-        scores, labels, rows = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+        # Arrays come in one piece, which is not copied.
+        scores, labels, rows = (
+            parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*batches, strict=True)
+        )
         try:
             predictions(scores, labels, from_logits=self.from_logits, normalise=normalise).check()
         except ValueError as error:
