@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.datasets import files_below
+from helpers.data_files import files_below
 from helpers.trees import pack_cifar10
 from macc import data
 from macc.data import _archives

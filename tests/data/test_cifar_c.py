@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import trees
-from helpers.datasets import load, refused
+from helpers.data_files import load, refused
 from helpers.trees import write_cifar10
 from macc import data
 from macc.data._cells import EXTRA, STANDARD

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.command import run
-from helpers.datasets import files_below
+from helpers.data_files import files_below
 from helpers.trees import pack_cifar10, write_fashion
 from macc import data, training
 from macc.data import cifar, files

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import trees
-from helpers.datasets import load, refused, sizes
+from helpers.data_files import load, refused, sizes
 from helpers.shared_data import SHARED, needs_shared_data
 from macc import data
 

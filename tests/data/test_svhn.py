@@ -3,7 +3,7 @@
 import numpy as np
 
 from helpers import trees
-from helpers.datasets import load, refused, sizes
+from helpers.data_files import load, refused, sizes
 from macc.data._splits import seeded_split
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import trees
-from helpers.datasets import load, refused, sizes
+from helpers.data_files import load, refused, sizes
 from macc import data
 from macc.data._cells import STANDARD
 
