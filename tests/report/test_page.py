@@ -127,7 +127,7 @@ def test_the_table_has_the_numbers_of_the_metrics(written):
     shown = [metric for metric in metrics_of(10).values() if metric.prominence <= 2]
     for metric, value in zip(shown, numbers, strict=True):
         assert value == pytest.approx(metric(logits, labels, from_logits=True))
-    assert first.count("chance") == 3  # ECE, SCE, smooth ECE
+    assert first.count("chance") == 4  # ECE, SCE, smooth ECE, MCE
 
 
 def test_the_most_confident_mistakes_are_shown_with_their_images(written):

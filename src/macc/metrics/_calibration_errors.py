@@ -75,6 +75,7 @@ def ece(
     "lower",
     lambda d: d.top.mce,
     streamed=lambda s: max_gap(s.top),
+    prominence=2,
     top_label=True,
     floored=True,
 )
