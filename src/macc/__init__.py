@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _HOME = {
     "LogitMoments": "macc.heads",
     "MCDropout": "macc.heads",
+    "MCDropoutConv2d": "macc.heads",
     "MCDropoutLinear": "macc.heads",
     "attach": "macc.heads",
     "conventional_moments": "macc.heads",

@@ -7,6 +7,7 @@ from macc import ship as ship
 from macc import training as training
 from macc.heads import LogitMoments as LogitMoments
 from macc.heads import MCDropout as MCDropout
+from macc.heads import MCDropoutConv2d as MCDropoutConv2d
 from macc.heads import MCDropoutLinear as MCDropoutLinear
 from macc.heads import attach as attach
 from macc.heads import conventional_moments as conventional_moments

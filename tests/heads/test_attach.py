@@ -410,7 +410,7 @@ class TestRefusals:
             macc.detach(model)
 
     def test_no_linear_layer(self):
-        self.refused(nn.Sequential(nn.Conv2d(3, 4, 1)), r"no nn.Linear layer; put `macc.MCDropout\(head\)`")
+        self.refused(nn.Sequential(nn.Conv2d(3, 4, 3)), r"no 1x1 convolution; put `macc.MCDropout\(head\)`")
 
     def test_detach_and_moments_without_a_head(self):
         with pytest.raises(ValueError, match="no MC-dropout head; call `macc.attach"):

@@ -10,6 +10,7 @@ from macc.heads._attach import detach as detach
 from macc.heads._attach import find_classifier as find_classifier
 from macc.heads._attach import logits_in as logits_in
 from macc.heads._attach import moments as moments
+from macc.heads._conv import MCDropoutConv2d as MCDropoutConv2d
 from macc.heads._modules import Estimator as Estimator
 from macc.heads._modules import Head as Head
 from macc.heads._modules import MCDropout as MCDropout

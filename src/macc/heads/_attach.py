@@ -8,10 +8,13 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from macc.heads._conv import MCDropoutConv2d, is_pointwise
 from macc.heads._modules import Estimator, Head, MCDropout, MCDropoutLinear, check_knobs, needs_two
 from macc.heads._moments import LogitMoments, at_least_float32, moments_over_samples
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
+
+Layer = nn.Linear | nn.Conv2d
 
 HEAD_NAMES = ("fc", "head", "classifier", "score", "out_proj", "logits", "out")
 
@@ -27,17 +30,20 @@ def attach(
 ) -> ModelT:
     """Replace the classifier's last linear layer by an :class:`MCDropoutLinear`, in place.
 
+    A last 1x1 convolution, which gives the logits of every pixel, becomes an :class:`MCDropoutConv2d`.
+
     With ``example``, one forward pass in evaluation mode finds the layer whose output *is* the
     model's output. Without it, the last linear layer is taken if its name says that it is the
     classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
     an ``nn.Sequential``, unless a layer outside its block has such a name too. In a model of transformers it is the
-    one layer around the base model with ``config.num_labels`` outputs. ``layer`` names it outright.
+    one layer around the base model with ``config.num_labels`` outputs. ``layer`` names it outright. A 1x1 convolution
+    is taken by the same rules where it is registered after every linear layer.
 
     A dropout layer registered right before the classifier is reported as a warning: features would be
     dropped twice.
 
     Args:
-        model: Any classifier that ends in a linear layer. Attach before compiling it or wrapping it
+        model: Any classifier that ends in a linear layer or a 1x1 convolution. Attach before compiling it or wrapping it
             for distributed training. A transformers model is then called without ``labels=``.
         p: Dropout rate in ``[0, 1)``.
         samples: Number of masks; 1 is ordinary dropout.
@@ -46,7 +52,7 @@ def attach(
         example: A batch: what ``model`` is called with; a dict is passed as keywords, a tuple as arguments.
 
     Returns:
-        The same model; where the model *is* a linear layer, a new head that shares its parameters.
+        The same model; where the model *is* such a layer, a new head that shares its parameters.
 
     Example:
         >>> from torch import nn
@@ -63,12 +69,16 @@ def attach(
         )
         raise ValueError(f"the model {where}; call `macc.detach(model)` first")
     name = find_classifier(model, layer, example)
-    linear = cast("nn.Linear", model.get_submodule(name))
-    _refuse_layer(linear, name)
+    plain = cast("Layer", model.get_submodule(name))
+    _refuse_layer(plain, name)
     _refuse_owner(model.get_submodule(name.rpartition(".")[0]), name)
-    head = MCDropoutLinear.from_linear(linear, p=p, samples=samples, estimator=estimator)
+    head: Head
+    if isinstance(plain, nn.Linear):
+        head = MCDropoutLinear.from_linear(plain, p=p, samples=samples, estimator=estimator)
+    else:
+        head = MCDropoutConv2d.from_conv(plain, p=p, samples=samples, estimator=estimator)
     _report_dropout_before(model, name)
-    return _replace(model, linear, head)
+    return _replace(model, plain, head)
 
 
 def detach(model: ModelT) -> ModelT:
@@ -91,7 +101,11 @@ def detach(model: ModelT) -> ModelT:
             "the weight of the head is computed from other parameters (a parametrisation, weight norm or "
             "pruning); remove that before detaching"
         )
-    return _replace(model, head, head.to_linear())
+    return _replace(
+        model,
+        head,
+        head.to_linear() if isinstance(head, MCDropoutLinear) else cast("MCDropoutConv2d", head).to_conv(),
+    )
 
 
 def moments(
@@ -109,7 +123,7 @@ def moments(
         estimator: Estimator in place of the head's own.
 
     Returns:
-        Two ``(N, K)`` tensors; ``.certainty`` is the paper's ``1 - tanh(variance)``, which does not rank right above
+        Two tensors ``(N, K)``, or ``(N, K, H, W)`` of a dense model; ``.certainty`` is the paper's ``1 - tanh(variance)``, which does not rank right above
         wrong predictions; ``.separation`` and ``.probs`` do.
 
     Example:
@@ -178,11 +192,11 @@ def _call(model: nn.Module, x: Any) -> Any:
 
 
 def logits_in(output: Any) -> Tensor | LogitMoments:
-    """The logits in what a model returns: the output itself, its ``logits``, or its first entry.
+    """The logits in what a model returns: the output itself, its ``logits`` or ``out``, or its first entry.
 
     Args:
-        output: Logits or moments, an object or a mapping with ``logits`` (transformers), or a tuple that begins
-            with them (auxiliary classifiers).
+        output: Logits or moments, an object or a mapping with ``logits`` (transformers), a mapping with ``out``
+            (torchvision's segmentation), or a tuple that begins with them (auxiliary classifiers).
 
     Example:
         >>> import torch
@@ -191,7 +205,7 @@ def logits_in(output: Any) -> Tensor | LogitMoments:
     """
     found = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        found = output.get("logits", output.get("out"))
     elif isinstance(output, tuple | list) and not isinstance(output, LogitMoments):
         found = getattr(output, "logits", output[0] if output else None)
     elif not isinstance(output, Tensor | LogitMoments):
@@ -199,8 +213,8 @@ def logits_in(output: Any) -> Tensor | LogitMoments:
     if isinstance(found, Tensor | LogitMoments):
         return found
     raise ValueError(
-        f"the model returned a {type(output).__name__} without logits; it must return logits (N, K), an object or a "
-        "dict with `logits`, or a tuple that begins with them"
+        f"the model returned a {type(output).__name__} without logits; it must return logits (N, K) or (N, K, H, W), "
+        "an object or a dict with `logits`, a dict with `out`, or a tuple that begins with them"
     )
 
 
@@ -222,7 +236,7 @@ def _only_head(model: nn.Module) -> Head:
     if len(heads) > 1:
         raise ValueError(
             f"the model has {len(heads)} MC-dropout heads ({', '.join(heads)}); "
-            "use the one you mean by itself: its `.moments(features)`, its `.to_linear()`"
+            "use the one you mean by itself: its `.moments(features)`, its `.to_linear()` or `.to_conv()`"
         )
     return next(iter(heads.values()))
 
@@ -272,14 +286,19 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
             "(a parametrisation, weight norm or pruning); remove that first, "
             "or wrap the layer yourself: `macc.MCDropout(layer)`"
         )
-    if type(layer) is not nn.Linear:
+    if type(layer) is nn.Conv2d and not is_pointwise(layer):
         raise ValueError(
-            f"{where} is a {type(layer).__name__}, not an nn.Linear, and may compute something else; "
+            f"{where} is not a 1x1 convolution without stride, padding and groups, {layer}; "
             "wrap it yourself: `macc.MCDropout(layer)`"
         )
-    if layer.out_features < 2:
+    if type(layer) is not nn.Linear and type(layer) is not nn.Conv2d:
         raise ValueError(
-            f"{where} has {layer.out_features} output and so no class-wise confidence; "
+            f"{where} is a {type(layer).__name__}, not an nn.Linear or nn.Conv2d, and may compute something else; "
+            "wrap it yourself: `macc.MCDropout(layer)`"
+        )
+    if _sizes(layer)[1] < 2:
+        raise ValueError(
+            f"{where} has {_sizes(layer)[1]} output and so no class-wise confidence; "
             "use two outputs, one per class, and class indices as labels"
         )
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
@@ -297,9 +316,16 @@ def _refuse_owner(owner: nn.Module, name: str) -> None:
         )
 
 
+def _sizes(layer: Layer) -> tuple[int, int]:
+    """How many features go in and how many logits come out."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    return layer.in_channels, layer.out_channels
+
+
 def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
-    """Dotted name of the linear layer that gives the logits; empty where the model is that layer."""
-    if isinstance(model, nn.Linear):
+    """Dotted name of the layer that gives the logits; empty where the model is that layer."""
+    if isinstance(model, Layer):
         if layer:
             raise ValueError(
                 f"the model is itself a linear layer and has none called '{layer}'; leave `layer` out"
@@ -307,41 +333,59 @@ def find_classifier(model: nn.Module, layer: str | None, example: Any) -> str:
         return ""
     # nn.MultiheadAttention reads the weight of its output projection and never calls it as a layer.
     projection = nn.modules.linear.NonDynamicallyQuantizableLinear
-    linears = {
+    layers: dict[str, Layer] = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not isinstance(module, projection)
+        if isinstance(module, Layer) and not isinstance(module, projection)
     }
-    if not linears:
+    usable = {
+        name: found for name, found in layers.items() if isinstance(found, nn.Linear) or is_pointwise(found)
+    }
+    if not usable:
         raise ValueError(
-            "the model has no nn.Linear layer; "
+            "the model has no nn.Linear layer and no 1x1 convolution; "
             "put `macc.MCDropout(head)` around the part that maps features to logits"
         )
+    linears = {name: found for name, found in usable.items() if isinstance(found, nn.Linear)}
     if layer is not None:
-        if layer not in linears:
-            raise ValueError(f"the model has no linear layer called '{layer}'; {_candidates(linears)}")
-        found = layer if example is None else _find_by_example(model, linears, example)
+        if layer not in layers:
+            raise ValueError(
+                f"the model has no linear layer called '{layer}'; {_candidates(linears or usable)}"
+            )
+        found = layer if example is None else _find_by_example(model, layers, example)
         if found != layer:
             raise ValueError(
                 f"the output of the model is that of '{found}' and not of '{layer}'; leave one out"
             )
         return layer
     if example is not None:
-        return _find_by_example(model, linears, example)
+        return _find_by_example(model, layers, example)
+    if list(usable)[-1] not in linears:
+        dense = _by_name(model, usable)
+        if dense is not None:
+            return dense
     labelled = _only_one_with_labels(model, linears)
-    if labelled is not None:
-        return labelled
-    last: str = list(linears)[-1]
+    found_by_name = labelled if labelled is not None else _by_name(model, linears)
+    if found_by_name is None:
+        raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears or usable)}")
+    return found_by_name
+
+
+def _by_name(model: nn.Module, layers: Mapping[str, Layer]) -> str | None:
+    """The last of the layers, if its name or its place says that it is the classifier."""
+    if not layers:
+        return None
+    last: str = list(layers)[-1]
     parent_name, _, own_name = last.rpartition(".")
     parent = model.get_submodule(parent_name)
     # Layers of these names are common inside blocks; one around the block may well be the classifier.
-    around = [name.rpartition(".")[0] for name in _named_as_heads(linears) if name != last]
+    around = [name.rpartition(".")[0] for name in _named_as_heads(layers) if name != last]
     around = [owner for owner in around if f"{parent_name}.".startswith(f"{owner}." if owner else "")]
     if own_name in HEAD_NAMES and all(owner == parent_name for owner in around):
         return last
-    if isinstance(parent, nn.Sequential) and parent[-1] is linears[last] and not around:
+    if isinstance(parent, nn.Sequential) and parent[-1] is layers[last] and not around:
         return last
-    raise ValueError(f"cannot tell which layer is the classifier; {_candidates(linears)}")
+    return None
 
 
 def _only_one_with_labels(model: nn.Module, linears: Mapping[str, nn.Linear]) -> str | None:
@@ -358,13 +402,13 @@ def _only_one_with_labels(model: nn.Module, linears: Mapping[str, nn.Linear]) ->
     return found[0] if len(found) == 1 else None
 
 
-def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: Any) -> str:
+def _find_by_example(model: nn.Module, layers: Mapping[str, Layer], example: Any) -> str:
     outputs: dict[str, Any] = {}
     handles = [
         module.register_forward_hook(
             lambda _module, _inputs, output, name=name: outputs.update({name: output})
         )
-        for name, module in linears.items()
+        for name, module in layers.items()
     ]
     try:
         with _evaluating(model), torch.no_grad():
@@ -378,23 +422,24 @@ def _find_by_example(model: nn.Module, linears: dict[str, nn.Linear], example: A
     last = f"'{list(outputs)[-1]}'" if outputs else "any linear layer"
     raise ValueError(
         f"no linear layer's output is the model's output: the forward pass goes on computing after {last} "
-        "(a softmax, a pooling over tokens, a mean of two heads, ...); "
-        "return the logits of one linear layer as they are, then attach"
+        "(a softmax, a pooling over tokens, a mean of two heads, a resizing of the map, ...); "
+        "return the logits of one linear layer or 1x1 convolution as they are, then attach"
     )
 
 
-def _named_as_heads(linears: Mapping[str, nn.Linear]) -> list[str]:
+def _named_as_heads(layers: Mapping[str, Layer]) -> list[str]:
     """The layers whose own name is that of a classifier, the outermost first."""
-    found = [name for name in linears if name.rpartition(".")[2] in HEAD_NAMES]
+    found = [name for name in layers if name.rpartition(".")[2] in HEAD_NAMES]
     return sorted(found, key=lambda name: name.count("."))
 
 
-def _candidates(linears: Mapping[str, nn.Linear]) -> str:
-    likely = dict.fromkeys([*_named_as_heads(linears)[:4], *reversed(list(linears))])
+def _candidates(layers: Mapping[str, Layer]) -> str:
+    likely = dict.fromkeys([*_named_as_heads(layers)[:4], *reversed(list(layers))])
     names = list(likely)[:8]
-    shown = [f"'{name}' ({linears[name].in_features} -> {linears[name].out_features})" for name in names]
+    shown = [f"'{name}' ({' -> '.join(map(str, _sizes(layers[name])))})" for name in names]
+    kind = "linear layers" if isinstance(layers[names[0]], nn.Linear) else "1x1 convolutions"
     return (
-        f"linear layers: {', '.join(shown)}; "
+        f"{kind}: {', '.join(shown)}; "
         f"settle it with `macc.attach(model, layer='{names[0]}')` "
         "or `macc.attach(model, example=batch)`"
     )

@@ -3,7 +3,7 @@
 Shape legend: ``N`` samples, ``D`` features, ``K`` classes, ``S`` dropout masks.
 """
 
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,72 @@ def needs_two(samples: int) -> None:
         )
 
 
-class MCDropoutLinear(nn.Linear):
+class DropoutHead(nn.Module):
+    """What :class:`MCDropoutLinear` and :class:`MCDropoutConv2d` share; it stands before the plain layer's class.
+
+    The plain layer gives the logits. A subclass says what shape features have and how both estimators compute.
+    """
+
+    p: float
+    samples: int
+    estimator: Estimator
+    weight: Tensor
+    bias: Any
+
+    def forward(self, input: Tensor) -> Tensor | LogitMoments:  # noqa: A002 - the plain layer's name
+        """Logits in evaluation and with ``samples=1``, :class:`LogitMoments` in training."""
+        if not self.training:
+            return cast("Tensor", super().forward(input))
+        if self.samples == 1:
+            return cast("Tensor", super().forward(F.dropout(input, p=self.p, training=True)))
+        return self.moments(input)
+
+    def moments(
+        self, features: Tensor, *, samples: int | None = None, estimator: Estimator | None = None
+    ) -> LogitMoments:
+        """Mean and variance of the logits, in any mode.
+
+        Args:
+            features: What the layer is applied to.
+            samples: Number of masks in place of the head's own; asks for sampling unless ``estimator`` says
+                otherwise.
+            estimator: Estimator in place of the head's own.
+
+        Returns:
+            Two tensors of the shape of the logits.
+        """
+        estimator = estimator or (self.estimator if samples is None else "sampled")
+        samples = self.samples if samples is None else samples
+        self.check_features(features)
+        if estimator != "analytic":
+            check_knobs(self.p, samples, estimator)
+            needs_two(samples)
+        with full_precision(features):
+            weight = at_least_float32(self.weight)
+            bias = None if self.bias is None else at_least_float32(self.bias)
+            values = features.to(weight.dtype)
+            if estimator == "analytic":
+                return self.in_closed_form(values, weight, bias)
+            return self.over_masks(values, weight, bias, samples)
+
+    def check_features(self, features: Tensor) -> None:
+        """Refuse features of a shape that the layer does not take."""
+        raise NotImplementedError
+
+    def in_closed_form(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> LogitMoments:
+        """Moments over infinitely many masks."""
+        raise NotImplementedError
+
+    def over_masks(self, features: Tensor, weight: Tensor, bias: Tensor | None, samples: int) -> LogitMoments:
+        """Moments over ``samples`` masks."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """The layer's own text with the knobs of the head."""
+        return f"{super().extra_repr()}, p={self.p}, samples={self.samples}, estimator={self.estimator!r}"
+
+
+class MCDropoutLinear(DropoutHead, nn.Linear):  # type: ignore[misc]
     r"""A linear classifier that reports mean and variance of its logits under dropout of its input.
 
     In evaluation it is the linear layer: plain logits, exactly the mean over masks. In training it
@@ -107,7 +172,7 @@ class MCDropoutLinear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.p = p
         self.samples = samples
-        self.estimator: Estimator = estimator
+        self.estimator = estimator
 
     @classmethod
     def from_linear(
@@ -132,55 +197,30 @@ class MCDropoutLinear(nn.Linear):
         linear.weight, linear.bias = self.weight, self.bias
         return linear.train(self.training)
 
-    def forward(self, input: Tensor) -> Tensor | LogitMoments:  # type: ignore[override]  # noqa: A002 - nn.Linear's name
-        """Logits in evaluation and with ``samples=1``, :class:`LogitMoments` in training."""
-        if not self.training:
-            return F.linear(input, self.weight, self.bias)
-        if self.samples == 1:
-            return F.linear(F.dropout(input, p=self.p, training=True), self.weight, self.bias)
-        return self.moments(input)
-
-    def moments(
-        self, features: Tensor, *, samples: int | None = None, estimator: Estimator | None = None
-    ) -> LogitMoments:
-        """Mean and variance of the logits, in any mode.
-
-        Args:
-            features: What the layer is applied to, ``(N, D)`` (further leading axes are kept).
-            samples: Number of masks in place of the head's own; asks for sampling unless ``estimator`` says
-                otherwise.
-            estimator: Estimator in place of the head's own.
-
-        Returns:
-            Two ``(N, K)`` tensors.
-        """
-        estimator = estimator or (self.estimator if samples is None else "sampled")
-        samples = self.samples if samples is None else samples
+    def check_features(self, features: Tensor) -> None:
+        """``(N, D)``; of further leading axes, one is kept."""
         if features.shape[-1:] != (self.in_features,):
             raise ValueError(
                 f"features must have {self.in_features} values a row, got shape {tuple(features.shape)}"
             )
-        if estimator != "analytic":
-            check_knobs(self.p, samples, estimator)
-            needs_two(samples)
-        with full_precision(features):
-            weight = at_least_float32(self.weight)
-            bias = None if self.bias is None else at_least_float32(self.bias)
-            rows = features.to(weight.dtype)
-            if features.ndim != 2:
-                rows = rows.reshape(-1, self.in_features)
-            if estimator == "analytic":
-                mean, variance = analytic_linear(rows, weight, bias, self.p)
-            else:
-                mean, variance = chunked_sampled_linear(rows, weight, bias, self.p, samples)
-        if features.ndim != 2:
-            shape = (*features.shape[:-1], self.out_features)
-            mean, variance = mean.reshape(shape), variance.reshape(shape)
-        return LogitMoments(mean, variance)
+        if features.ndim > 3:
+            raise ValueError(
+                f"a linear head takes features (N, {self.in_features}), got shape {tuple(features.shape)}; "
+                "for a map of logits use a 1x1 convolution, whose classes are the second axis"
+            )
 
-    def extra_repr(self) -> str:
-        """The layer's own text with the knobs of the head."""
-        return f"{super().extra_repr()}, p={self.p}, samples={self.samples}, estimator={self.estimator!r}"
+    def in_closed_form(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> LogitMoments:
+        """Moments over infinitely many masks."""
+        return LogitMoments(*analytic_linear(features, weight, bias, self.p))
+
+    def over_masks(self, features: Tensor, weight: Tensor, bias: Tensor | None, samples: int) -> LogitMoments:
+        """Moments over ``samples`` masks, in chunks of rows."""
+        rows = features if features.ndim == 2 else features.reshape(-1, self.in_features)
+        parts = chunked_sampled_linear(rows, weight, bias, self.p, samples)
+        if features.ndim == 2:
+            return LogitMoments(*parts)
+        shape = (*features.shape[:-1], self.out_features)
+        return LogitMoments(*(part.reshape(shape) for part in parts))
 
 
 class MCDropout(nn.Module):
@@ -242,4 +282,4 @@ class MCDropout(nn.Module):
         return f"p={self.p}, samples={self.samples}"
 
 
-Head = MCDropoutLinear | MCDropout
+Head = DropoutHead | MCDropout

@@ -1,6 +1,6 @@
 """Mean and variance of the logits under dropout of the last features: sampled, and in closed form.
 
-Shape legend: ``N`` samples, ``D`` features, ``K`` classes, ``S`` dropout masks.
+Shape legend: ``N`` samples, ``D`` features, ``K`` classes, ``S`` dropout masks, ``H`` and ``W`` sides of a map.
 """
 
 import math
@@ -19,11 +19,12 @@ MASK_BYTES = 256 * 2**20
 class LogitMoments(NamedTuple):
     """Mean and variance of the logits over dropout masks.
 
-    What an attached model returns in training. In evaluation it returns a plain tensor.
+    What an attached model returns in training. In evaluation it returns a plain tensor. Dense prediction has a class
+    for each pixel: of four axes or more, ``(N, K, H, W)``, the second is that of the classes.
 
     Args:
-        mean: Mean logits, ``(N, K)``.
-        variance: Variance of the logits, ``(N, K)``, the paper's uncertainty u.
+        mean: Mean logits, ``(N, K)`` or ``(N, K, H, W)``.
+        variance: Variance of the logits, of the same shape, the paper's uncertainty u.
 
     Example:
         >>> import torch
@@ -41,12 +42,12 @@ class LogitMoments(NamedTuple):
 
     @property
     def probs(self) -> Tensor:
-        """The paper's mean confidence, the softmax of the mean logits, ``(N, K)``."""
-        return self.mean.softmax(dim=-1)
+        """The paper's mean confidence, the softmax of the mean logits, of their shape."""
+        return self.mean.softmax(dim=self._class_axis)
 
     @property
     def certainty(self) -> Tensor:
-        """The paper's certainty, ``1 - tanh(variance)``, in ``(0, 1]``, ``(N, K)``.
+        """The paper's certainty, ``1 - tanh(variance)``, in ``(0, 1]``, of the shape of the logits.
 
         It is what MACC aligns with confidence in training, and no sign that a prediction is right. The variance of a
         logit grows with the logit, so trained networks are least certain where they are most confident. To tell right
@@ -56,16 +57,21 @@ class LogitMoments(NamedTuple):
 
     @property
     def separation(self) -> Tensor:
-        """How many standard deviations the highest mean logit lies above the second, at least 0, ``(N,)``.
+        """How many standard deviations the highest mean logit lies above the second, at least 0, ``(N,)`` or ``(N, H, W)``.
 
         The margin of the two, divided by the root of the sum of their variances. It falls as the variance grows
         *relative to the squared margin*, and so ranks right above wrong predictions about as well as confidence does.
         Infinite where there is no variance.
         """
-        top = self.mean.topk(2, dim=-1)
-        margin = top.values[..., 0] - top.values[..., 1]
-        spread = self.variance.gather(-1, top.indices).sum(-1).sqrt()
+        axis = self._class_axis
+        top = self.mean.topk(2, dim=axis)
+        margin = top.values.select(axis, 0) - top.values.select(axis, 1)
+        spread = self.variance.gather(axis, top.indices).sum(axis).sqrt()
         return torch.where(margin == 0, torch.zeros_like(margin), margin / spread)
+
+    @property
+    def _class_axis(self) -> int:
+        return 1 if self.mean.ndim >= 4 else -1
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for what a tuple does not have; Tensor methods are what people try.
