@@ -205,3 +205,25 @@ def macc(mean, variance):
             certainty += 1 - math.tanh(variance[i][j])
         total += abs(confidence / batch - certainty / batch)
     return total / classes
+
+
+def sigmoid(z):
+    return 1 / (1 + math.exp(-z))
+
+
+def binary_focal(logits, labels, gamma=0.0, pos_weight=1.0):
+    """The mean over logits of one list, each with its label of 0 or 1; with gamma 0 the cross-entropy."""
+    values = []
+    for z, y in zip(logits, labels, strict=True):
+        right = sigmoid(z) if y == 1 else 1 - sigmoid(z)
+        values.append((pos_weight if y == 1 else 1) * -((1 - right) ** gamma) * math.log(right))
+    return sum(values) / len(values)
+
+
+def label_gap(probs, others):
+    """The mean over labels of the distance of two means over rows."""
+    rows, columns = len(probs), len(probs[0])
+    return (
+        sum(abs(sum(probs[i][j] - others[i][j] for i in range(rows)) / rows) for j in range(columns))
+        / columns
+    )

@@ -232,10 +232,6 @@ class TestKnobs:
         with pytest.raises(ValueError, match="`samples=1` is ordinary dropout"):
             MCDropoutLinear(4, 3, estimator="analytic", samples=1)
 
-    def test_one_output(self):
-        with pytest.raises(ValueError, match="use two outputs"):
-            MCDropoutLinear(4, 1)
-
     def test_width(self):
         with pytest.raises(ValueError, match=r"16 values a row, got shape \(4, 15\)"):
             head()(features(width=15))

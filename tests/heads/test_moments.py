@@ -111,3 +111,20 @@ class TestConventional:
     def test_one_pass_has_no_variance(self):
         with pytest.raises(ValueError, match="at least two"):
             macc.conventional_moments(macc.attach(Cnn()), IMAGES, samples=1)
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "analytic"])
+def test_one_logit_has_moments_and_no_softmax(estimator):
+    model = macc.attach(nn.Sequential(nn.Linear(6, 1)).double(), p=0.25, estimator=estimator)
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    output = macc.moments(model, x, samples=40_000) if estimator == "sampled" else model(x)
+    expected = 0.25 / 0.75 * (x**2 * model[0].weight[0] ** 2).sum(1, keepdim=True)
+
+    torch.testing.assert_close(output.variance, expected, rtol=0.05, atol=0)
+    torch.testing.assert_close(output.mean, model.eval()(x), rtol=0.05, atol=0.02)
+    assert output.certainty.shape == (3, 1)
+    with pytest.raises(ValueError, match=r"`probs` compares the classes.*`output.mean.sigmoid\(\)`"):
+        output.probs  # noqa: B018 - reading it is the test
+    with pytest.raises(ValueError, match="`separation` compares"):
+        output.separation  # noqa: B018
+    assert type(macc.detach(model)[0]) is nn.Linear

@@ -287,3 +287,8 @@ def test_what_calibrated_refuses():
 def test_the_lock_is_not_pickled():
     assert isinstance(ours._classifier._ONE_FIT_AT_A_TIME, type(threading.RLock()))
     assert b"RLock" not in pickle.dumps(quick().fit(X, Y))
+
+
+def test_losses_of_independent_labels_are_refused():
+    with pytest.raises(ValueError, match="BinaryCrossEntropy is for independent labels"):
+        quick(loss="BinaryCrossEntropy").fit(X, Y)

@@ -39,7 +39,7 @@ def test_spelling_is_free():
     [
         ("Focl(gamma=3)", 1, "no loss is called 'Focl'; did you mean 'Focal'?"),
         ("CrossEntropy + 10*macc", 19, "did you mean 'MACC'?"),
-        ("  Zebra", 3, "no loss is called 'Zebra'; there are ACLS, AvUC, BSCEGRA, Brier"),
+        ("  Zebra", 3, "no loss is called 'Zebra'; there are ACLS, AvUC, BSCEGRA, Binary"),
         ("Focal(gama=3)", 12, "Focal has no knob 'gama'; did you mean 'gamma'?"),
         ("Focal(3)", 7, "write the knob's name, as in Focal(gamma=...)"),
         ("Focal(gamma=-1)", 1, "`gamma` must be a number at least 0, got -1"),

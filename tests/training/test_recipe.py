@@ -346,3 +346,8 @@ def test_a_path_that_is_not_text_is_named_as_such():
         ValueError, match=r"^--set dataset=arrays:/tmp/\\xff.npz is not UTF-8 text; rename what"
     ):
         load("digits", overrides=["dataset=arrays:/tmp/\udcff.npz"])
+
+
+def test_losses_of_independent_labels_are_refused():
+    with pytest.raises(ValueError, match="loss: 'BinaryFocal' is for independent labels.*write CrossEntropy"):
+        load("digits", loss="BinaryFocal")

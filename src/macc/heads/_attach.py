@@ -42,6 +42,9 @@ def attach(
     A dropout layer registered right before the classifier is reported as a warning: features would be
     dropped twice.
 
+    A layer with one output (the logit of a binary classifier) and one with an output for each of several labels are
+    attached to like any other; :class:`macc.losses.BinaryCrossEntropy` is a loss for them.
+
     Args:
         model: Any classifier that ends in a linear layer or a 1x1 convolution. Attach before compiling it or wrapping it
             for distributed training. A transformers model is then called without ``labels=``.
@@ -295,11 +298,6 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
         raise ValueError(
             f"{where} is a {type(layer).__name__}, not an nn.Linear or nn.Conv2d, and may compute something else; "
             "wrap it yourself: `macc.MCDropout(layer)`"
-        )
-    if _sizes(layer)[1] < 2:
-        raise ValueError(
-            f"{where} has {_sizes(layer)[1]} output and so no class-wise confidence; "
-            "use two outputs, one per class, and class indices as labels"
         )
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     if any(hooks) or "forward" in vars(layer):

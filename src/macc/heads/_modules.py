@@ -129,7 +129,7 @@ class MCDropoutLinear(DropoutHead, nn.Linear):  # type: ignore[misc]
 
     Args:
         in_features: ``D``.
-        out_features: ``K``, at least 2.
+        out_features: ``K``: one per class, one per label, or the one logit of a binary classifier.
         bias: Whether to add a bias.
         device: Where the parameters live.
         dtype: Their type.
@@ -164,11 +164,6 @@ class MCDropoutLinear(DropoutHead, nn.Linear):  # type: ignore[misc]
         estimator: Estimator = "sampled",
     ) -> None:
         check_knobs(p, samples, estimator)
-        if out_features < 2:
-            raise ValueError(
-                f"a head with {out_features} output has no class-wise confidence; "
-                "use two outputs, one per class, and class indices as labels"
-            )
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.p = p
         self.samples = samples

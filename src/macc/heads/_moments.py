@@ -42,7 +42,11 @@ class LogitMoments(NamedTuple):
 
     @property
     def probs(self) -> Tensor:
-        """The paper's mean confidence, the softmax of the mean logits, of their shape."""
+        """The paper's mean confidence, the softmax of the mean logits, of their shape.
+
+        Of one logit, or of independent labels, the probabilities are ``mean.sigmoid()``.
+        """
+        self._refuse_one_logit("probs")
         return self.mean.softmax(dim=self._class_axis)
 
     @property
@@ -63,6 +67,7 @@ class LogitMoments(NamedTuple):
         *relative to the squared margin*, and so ranks right above wrong predictions about as well as confidence does.
         Infinite where there is no variance.
         """
+        self._refuse_one_logit("separation")
         axis = self._class_axis
         top = self.mean.topk(2, dim=axis)
         margin = top.values.select(axis, 0) - top.values.select(axis, 1)
@@ -72,6 +77,13 @@ class LogitMoments(NamedTuple):
     @property
     def _class_axis(self) -> int:
         return 1 if self.mean.ndim >= 4 else -1
+
+    def _refuse_one_logit(self, name: str) -> None:
+        if self.mean.shape[self._class_axis] == 1:
+            raise ValueError(
+                f"`{name}` compares the classes of a softmax and there is one logit only; "
+                "its probability is `output.mean.sigmoid()`"
+            )
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for what a tuple does not have; Tensor methods are what people try.

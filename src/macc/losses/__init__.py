@@ -6,6 +6,8 @@ listings and the contract tests find it by that line.
 
 from macc.losses._acls import ACLS as ACLS
 from macc.losses._avuc import AvUC as AvUC
+from macc.losses._binary_cross_entropy import BinaryCrossEntropy as BinaryCrossEntropy
+from macc.losses._binary_focal import BinaryFocal as BinaryFocal
 from macc.losses._brier import Brier as Brier
 from macc.losses._bsce_gra import BSCEGRA as BSCEGRA
 from macc.losses._clue import CLUE as CLUE

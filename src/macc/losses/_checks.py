@@ -28,8 +28,8 @@ def values_readable(*tensors: Tensor) -> bool:
     )
 
 
-def check_logits(logits: Any) -> Tensor:
-    """Logits as a floating-point tensor ``(N, K)`` of at least single precision."""
+def check_logits(logits: Any, *, classes: bool = True) -> Tensor:
+    """Logits as a floating-point tensor ``(N, K)`` of at least single precision; without ``classes``, of labels."""
     if not isinstance(logits, Tensor):
         cure = "; pass its `.logits`" if hasattr(logits, "logits") else ""
         if isinstance(logits, tuple) and len(logits) == 2:
@@ -45,10 +45,10 @@ def check_logits(logits: Any) -> Tensor:
         )
     if logits.shape[0] == 0:
         raise ValueError("the batch is empty; skip it")
-    if logits.shape[1] < 2:
+    if logits.shape[1] < (2 if classes else 1):
         raise ValueError(
             f"logits must have one column per class, got {logits.shape[1]}; "
-            "for a binary classifier use two outputs and labels 0 and 1"
+            "for one logit with labels 0 and 1 use a task such as BinaryCrossEntropy"
         )
     if values_readable(logits) and bool(logits.isnan().any()):
         row = int(logits.isnan().any(dim=1).nonzero()[0])
@@ -56,7 +56,7 @@ def check_logits(logits: Any) -> Tensor:
     return at_least_float32(logits)
 
 
-def check_moments(output: Any, name: str) -> LogitMoments:
+def check_moments(output: Any, name: str, *, classes: bool = True) -> LogitMoments:
     """Mean and variance, or an error that tells ``name``'s user how to get them."""
     if isinstance(output, Tensor):
         raise ValueError(
@@ -65,8 +65,8 @@ def check_moments(output: Any, name: str) -> LogitMoments:
             "for validation use `criterion.task(output, labels)`"
         )
     if not isinstance(output, LogitMoments):
-        check_logits(output)
-    mean, variance = check_logits(output.mean), output.variance
+        check_logits(output, classes=classes)
+    mean, variance = check_logits(output.mean, classes=classes), output.variance
     if not isinstance(variance, Tensor) or not variance.is_floating_point() or variance.shape != mean.shape:
         got = (
             f"{variance.dtype} of {tuple(variance.shape)}" if isinstance(variance, Tensor) else repr(variance)
@@ -109,7 +109,8 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
     if not labels.is_floating_point():
         raise ValueError(
             f"labels of shape {tuple(labels.shape)} and type {labels.dtype} look like multi-label or one-hot "
-            "targets; multi-label problems are not supported, and one-hot rows are `labels.argmax(1)`"
+            "targets; for labels that do not exclude each other use a task such as BinaryCrossEntropy, and one-hot rows are "
+            "`labels.argmax(1)`"
         )
     if refused_by:
         raise ValueError(
@@ -130,9 +131,37 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
             )
             raise ValueError(
                 f"soft labels must be probabilities that sum to 1 in each row, row {row} {found}; "
-                "multi-label targets are not supported"
+                "for labels that do not exclude each other use a task such as BinaryCrossEntropy"
             )
     return labels
+
+
+def check_targets(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
+    """Independent labels as numbers ``(N, K)``: 0 or 1, or between them unless ``soft`` names who refuses these."""
+    rows, columns = logits.shape
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels must be a Tensor of zeros and ones, got {type(labels).__name__}")
+    if columns == 1 and labels.shape == (rows,):
+        labels = labels.unsqueeze(1)
+    if labels.shape != (rows, columns):
+        allowed = f"({rows}, {columns})" + (f" or ({rows},)" if columns == 1 else "")
+        raise ValueError(
+            f"labels must have shape {allowed}, a 0 or 1 for each logit, got {tuple(labels.shape)}; "
+            "for one class index a row use a task such as CrossEntropy"
+        )
+    if labels.is_complex():
+        raise ValueError(f"labels must be zeros and ones, got {labels.dtype}; use `labels.float()`")
+    targets: Tensor = labels.to(logits.dtype)
+    if values_readable(targets):
+        good = (targets == 0) | (targets == 1) if soft else (targets >= 0) & (targets <= 1)
+        if not bool(good.all()):
+            row, column = (int(index) for index in (~good).nonzero()[0])
+            between = 0 < float(targets[row, column]) < 1
+            raise ValueError(
+                f"labels must be 0 or 1, got {float(targets[row, column]):.4g} in row {row}, column {column}"
+                + (f"; {soft} takes nothing between them, BinaryCrossEntropy does" if between else "")
+            )
+    return targets
 
 
 def label_probs(labels: Tensor, logits: Tensor) -> Tensor:

@@ -24,6 +24,9 @@ class EntropyPenalty(Penalty):
     Minimised, it raises the entropy. It is the confidence penalty :math:`-H` and a constant, so that it is
     never negative. The authors' weight is 0.1: write ``CrossEntropy() + 0.1 * EntropyPenalty()``.
 
+    Beside a task of independent labels it is the mean over labels too, of :math:`\log 2 - H` with the entropy of
+    each label's sigmoid.
+
     Args:
         warmup: Training steps over which the term is faded in.
 
@@ -47,3 +50,9 @@ class EntropyPenalty(Penalty):
         """The mean :func:`entropy` of checked logits, subtracted from its largest value."""
         logits, _ = self.checked(output, labels)
         return (math.log(logits.shape[1]) - entropy(logits).mean()).clamp(min=0)
+
+    def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
+        """The same of sigmoids, where each logit is a choice of two."""
+        logits, _ = self.checked_labels(output, labels)
+        two = torch.stack([logits, torch.zeros_like(logits)], dim=-1).flatten(0, 1)
+        return (math.log(2) - entropy(two).mean()).clamp(min=0)

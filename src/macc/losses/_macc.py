@@ -1,6 +1,5 @@
 """Multi-class alignment of confidence and certainty (MACC)."""
 
-import math
 import warnings
 from dataclasses import dataclass
 
@@ -41,6 +40,10 @@ class MACC(BatchPenalty):
     where tanh is flat and the loss has hardly any gradient left. Start with weight 1 and a ``warmup`` of half
     of training; :meth:`diagnostics` shows where training stands.
 
+    Beside a task of independent labels, as in ``BinaryCrossEntropy() + MACC()``, the confidence of a label is
+    ``sigmoid(z̄)``. It does not share a sum with the others: the fixed point of each label is where its mean certainty
+    is its mean confidence, and with it about the frequency of the label.
+
     Args:
         warmup: Training steps over which the term is faded in.
         sync: Whether to use the batch of all processes.
@@ -75,11 +78,19 @@ class MACC(BatchPenalty):
         self._warn_if_saturated(moments)
         return macc(moments.probs, moments.certainty, sync=self.sync)
 
-    def diagnostics(self, output: LogitMoments) -> "MACCDiagnostics":
+    def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
+        """:func:`macc` of sigmoids."""
+        moments = check_moments(output, "MACC", classes=False)
+        self.checked_labels(moments, labels)
+        self._warn_if_saturated(moments)
+        return macc(moments.mean.sigmoid(), moments.certainty, sync=self.sync)
+
+    def diagnostics(self, output: LogitMoments, *, independent_labels: bool = False) -> "MACCDiagnostics":
         """Where training stands, from one batch; waits for the device.
 
         Args:
             output: What the model returns in training, or :func:`macc.moments`.
+            independent_labels: Whether the logits are independent labels, as beside ``BinaryCrossEntropy``.
 
         Example:
             >>> import torch
@@ -93,20 +104,24 @@ class MACC(BatchPenalty):
         """
         if isinstance(output, LogitMoments):  # on the CPU, where values are checked too
             output = LogitMoments(*(part.detach().cpu().double() for part in output))
-        moments = check_moments(output, "MACC.diagnostics")
+        moments = check_moments(output, "MACC.diagnostics", classes=not independent_labels)
         mean, variance = moments
-        confidence, certainty = moments.probs.mean(dim=0), moments.certainty.mean(dim=0)
+        probs = mean.sigmoid() if independent_labels else moments.probs
+        confidence, certainty = probs.mean(dim=0), moments.certainty.mean(dim=0)
         gap = confidence - certainty
         # Scaling the logits by e^t scales u by e^2t: the slope of the loss along t at t = 0.
-        of_confidence = moments.probs * (mean - (moments.probs * mean).sum(dim=1, keepdim=True))
+        centre = probs * mean if independent_labels else (probs * mean).sum(dim=1, keepdim=True)
+        of_confidence = probs * (mean - centre)
         of_uncertainty = 2 * variance * (1 - variance.tanh().square())
         slope = (gap.sign() * (of_confidence + of_uncertainty).mean(dim=0)).mean()
+        # Softmax confidences add up to 1, so their means cannot all move to where a certainty is.
+        rest = confidence if independent_labels else torch.full_like(confidence, 1 / len(confidence))
         return MACCDiagnostics(
             confidence=confidence,
             certainty=certainty,
             gap=gap,
             mean_u=float(variance.mean()),
-            fixed_point=math.atanh(1 - 1 / mean.shape[1]),
+            fixed_point=float((1 - rest).atanh().mean()),
             saturated=float((variance > SATURATED).double().mean()),
             scale_slope=float(slope),
         )
@@ -142,7 +157,8 @@ class MACCDiagnostics:
     mean_u: float
     """Mean variance of the logits."""
     fixed_point: float
-    """Where the variance comes to rest if MACC alone decides, which is ``atanh(1 - 1/K)``."""
+    """Where the variance comes to rest if MACC alone decides, ``atanh(1 - 1/K)``; of independent labels the mean of
+    ``atanh(1 - confidence)``."""
     saturated: float
     """Share of variances above 4, where tanh is flat."""
     scale_slope: float

@@ -17,6 +17,8 @@ class MDCA(BatchPenalty):
 
     .. math:: \frac1K \sum_j \Bigl| \frac1N \sum_i s_i[j] - \frac1N \sum_i \mathbb 1[y_i = j] \Bigr|
 
+    Beside a task of independent labels, ``s`` is the sigmoid of each logit and the frequency that of its label.
+
     Args:
         warmup: Training steps over which the term is faded in.
         sync: Whether to use the batch of all processes.
@@ -41,3 +43,8 @@ class MDCA(BatchPenalty):
         """:func:`mdca` of checked logits."""
         logits, labels = self.checked(output, labels)
         return mdca(logits.softmax(dim=1), label_probs(labels, logits), sync=self.sync)
+
+    def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
+        """:func:`mdca` of sigmoids."""
+        logits, labels = self.checked_labels(output, labels)
+        return mdca(logits.sigmoid(), labels, sync=self.sync)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from macc.heads import LogitMoments
-from macc.losses._checks import Output, check_flag, check_labels, check_logits, check_number
+from macc.losses._checks import Output, check_flag, check_labels, check_logits, check_number, check_targets
 
 
 class _Summand:
@@ -40,6 +40,8 @@ class Term(_Summand, nn.Module, ABC):
     """Whether the formula allows class probabilities as labels."""
     needs_variance: ClassVar[bool] = False
     """Whether the formula reads the variance of the logits, so that the model needs an MC-dropout head."""
+    independent_labels: ClassVar[bool] = False
+    """Whether a task takes each logit as a label of its own, with a sigmoid, where classes share a softmax."""
     shown: ClassVar[tuple[str, ...]] = ()
     """Knobs that are printed even at their default."""
 
@@ -56,6 +58,11 @@ class Term(_Summand, nn.Module, ABC):
         """Mean logits ``(N, K)`` of at least single precision, and labels as this term needs them."""
         logits = check_logits(output.mean if isinstance(output, LogitMoments) else output)
         return logits, check_labels(labels, logits, soft=None if self.soft_targets else type(self).__name__)
+
+    def checked_labels(self, output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean logits ``(N, K)`` of independent labels, and the labels as numbers of the same shape."""
+        logits = check_logits(output.mean if isinstance(output, LogitMoments) else output, classes=False)
+        return logits, check_targets(labels, logits, soft=None if self.soft_targets else type(self).__name__)
 
     def __repr__(self) -> str:
         knobs = []
@@ -81,7 +88,7 @@ class Task(Term):
 
     def __init__(self, *, weight: Tensor | Sequence[float] | None = None) -> None:
         super().__init__()
-        self.register_buffer("weight", None if weight is None else _class_weight(weight))
+        self.register_buffer("weight", None if weight is None else class_weight("weight", weight))
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
         """The task loss of a batch.
@@ -129,14 +136,14 @@ class Task(Term):
     __rmul__ = __mul__
 
 
-def _class_weight(weight: Any) -> Tensor:
+def class_weight(name: str, weight: Any, *, each: str = "class", least: int = 2) -> Tensor:
     try:
         values = torch.as_tensor(weight, dtype=torch.float32).detach().clone()
-        good = values.ndim == 1 and len(values) > 1 and bool(((values >= 0) & values.isfinite()).all())
+        good = values.ndim == 1 and len(values) >= least and bool(((values >= 0) & values.isfinite()).all())
     except (TypeError, ValueError, RuntimeError):
         good = False
     if not good:
-        raise ValueError(f"`weight` must be one finite, non-negative number per class, got {weight!r}")
+        raise ValueError(f"`{name}` must be one finite, non-negative number per {each}, got {weight!r}")
     return values
 
 
@@ -147,6 +154,8 @@ class _OwnTask(Task):
         super().__init__()
         self.module = module
         self.label = type(module).__name__  # type: ignore[misc]
+        own = getattr(module, "independent_labels", isinstance(module, nn.BCEWithLogitsLoss))
+        self.independent_labels = own  # type: ignore[misc]
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         value = self.module(output.mean if isinstance(output, LogitMoments) else output, labels)
@@ -196,6 +205,10 @@ class Penalty(Term):
             labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
         """
         return self.faded(self.measure(output, labels))
+
+    def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
+        """As :meth:`measure`, beside a task of independent labels; only penalties with such a form have it."""
+        raise NotImplementedError
 
     def faded(self, value: Tensor) -> Tensor:
         """A measured value times its share of the warm-up; counts the call in training if calls are counted."""
@@ -285,14 +298,20 @@ def count_steps(criterion: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 class Weighted(_Summand, nn.Module):
     """A penalty with its weight: ``10 * MACC()``."""
 
-    def __init__(self, weight: float, penalty: Penalty) -> None:
+    def __init__(self, weight: float, penalty: Penalty, *, independent_labels: bool = False) -> None:
         super().__init__()
         self.weight = check_number("weight of a penalty", weight, low=0)
         self.penalty = penalty
+        self.independent_labels = independent_labels
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
         """The weight times the penalty."""
-        return self.weight * cast("Tensor", self.penalty(output, labels))
+        return self.weight * self.penalty.faded(self.measure(output, labels))
+
+    def measure(self, output: Output, labels: Tensor) -> Tensor:
+        """The bare value of the penalty, in its form for classes or for independent labels."""
+        measure = self.penalty.measure_labels if self.independent_labels else self.penalty.measure
+        return measure(output, labels)
 
     def __repr__(self) -> str:
         return f"{self.penalty!r}" if self.weight == 1 else f"{_literal(self.weight)}*{self.penalty!r}"
@@ -300,6 +319,9 @@ class Weighted(_Summand, nn.Module):
 
 class Criterion(_Summand, nn.Module):
     """One task term plus weighted penalties; made by ``+``.
+
+    The task says what the logits are. Beside a task of independent labels, such as ``BinaryCrossEntropy``, a penalty
+    takes its form for these, with sigmoids in place of the softmax, and one without such a form is refused.
 
     Example:
         >>> import torch
@@ -317,7 +339,7 @@ class Criterion(_Summand, nn.Module):
     def __init__(self, task: Task, *penalties: Weighted) -> None:
         super().__init__()
         self.task = task
-        self.penalties = nn.ModuleList(penalties)
+        self.penalties = nn.ModuleList(_beside(task, penalty) for penalty in penalties)
         self._left_out_said = False
 
     def forward(self, output: Output, labels: Tensor) -> Tensor:
@@ -343,14 +365,14 @@ class Criterion(_Summand, nn.Module):
         """
         values = self.task.parts(output, labels)
         for name, weighted in self._named_penalties(output, values):
-            values[name] = weighted.penalty.measure(output, labels)
+            values[name] = weighted.measure(output, labels)
         return values
 
     def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
         total, values = self.task.measured(output, labels)
         for name, weighted in self._named_penalties(output, values):
-            values[name] = weighted.penalty.measure(output, labels)
+            values[name] = weighted.measure(output, labels)
             total = total + weighted.weight * weighted.penalty.faded(values[name])
         return total, values
 
@@ -396,6 +418,19 @@ class Criterion(_Summand, nn.Module):
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, [self.task, *self.penalties]))
+
+
+def _beside(task: Task, weighted: Weighted) -> Weighted:
+    """The penalty in the form that goes with the task; another criterion may hold it in the other form."""
+    if task.independent_labels == weighted.independent_labels:
+        return weighted
+    penalty = weighted.penalty
+    if task.independent_labels and type(penalty).measure_labels is Penalty.measure_labels:
+        raise ValueError(
+            f"{penalty} is defined for classes that exclude each other and {task} has independent labels; "
+            "leave it out, or use a task such as CrossEntropy"
+        )
+    return Weighted(weighted.weight, penalty, independent_labels=task.independent_labels)
 
 
 def _terms(operand: object) -> list[nn.Module]:

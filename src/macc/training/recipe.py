@@ -268,6 +268,11 @@ class Recipe(_RecipeValues):
             criterion = losses.parse(self.loss)
         except ValueError as error:
             raise ValueError(f"loss: {error}") from None
+        if criterion.task.independent_labels:
+            raise ValueError(
+                f"loss: {self.loss!r} is for independent labels and data sets of recipes have one class a sample; "
+                "write CrossEntropy or Focal"
+            )
         if self.class_weight == "balanced" and criterion.task.weight is not None:
             raise ValueError(
                 f"class_weight: {self.loss!r} has class weights of its own, which 'balanced' would replace; "

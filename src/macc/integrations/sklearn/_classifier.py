@@ -150,6 +150,11 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _train(self, X: Floats, labels: npt.NDArray[Any], weight: Floats, draw: Any) -> None:
         criterion = losses.parse(self.loss) if isinstance(self.loss, str) else copy.deepcopy(self.loss)
+        if isinstance(criterion, losses.Task | losses.Criterion) and criterion.task.independent_labels:
+            raise ValueError(
+                f"`loss` {criterion} is for independent labels and this classifier has one class a sample; "
+                "use CrossEntropy or Focal"
+            )
         body = models.mlp(num_classes=len(self.classes_), in_channels=X.shape[1], hidden=tuple(self.hidden))
         if getattr(criterion, "needs_moments", False):
             body = attach(body, p=self.p, samples=self.samples, estimator=self.estimator)
