@@ -24,6 +24,7 @@ from macc.cli.options import (
     Reading,
     Resamples,
     also_write,
+    carried,
     groups_of,
     listed,
     open_file,
@@ -175,8 +176,8 @@ def _opened(
     most: int,
 ) -> "Source":
     """A file whose columns of groups are no classes."""
-    carried = by if by and groups is None and file.suffix.lower() in (".csv", ".parquet") else []
-    source = open_file(file, labels, {**reading, "positive": positive, "carry": carried, "answers": True})
+    carry = carried(file, by, groups)
+    source = open_file(file, labels, {**reading, "positive": positive, "carry": carry, "answers": True})
     if groups is not None and not by:
         raise ValueError(f"--groups {groups} needs --by COLUMN, a column of it")
     if by and source.num_rows > most:

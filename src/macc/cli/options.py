@@ -169,6 +169,17 @@ GroupsFile = Annotated[
 ]
 
 
+CalibrateBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="COLUMN",
+        help="The group of each sample: a column that is no class. Given several times, groups are their combinations.",
+        show_default=False,
+    ),
+]
+
+
 LabelsOfAll = Annotated[
     Path | None,
     typer.Option("--labels", metavar="LABELS.npy", help="Labels of every .npy.", show_default=False),
@@ -208,15 +219,26 @@ def open_file(file: Path, labels: Path | None, reading: Reading) -> "Source":
     return open_source(file, labels, **reading)
 
 
-def groups_of(
-    file: Path, loaded: "Loaded", columns: list[str], groups: Path | None, num_rows: int
-) -> list[str]:
-    """The group of each sample that was loaded, from a column of its file or of a second one."""
+def carried(file: Path, by: list[str] | None, groups: Path | None) -> list[str]:
+    """The columns of groups that a table holds itself, which are no classes."""
+    return by if by and groups is None and file.suffix.lower() in (".csv", ".parquet") else []
+
+
+def groups_of_rows(file: Path, columns: list[str], groups: Path | None, num_rows: int) -> list[str]:
+    """The group of each row of a file, from a column of it or of a second one."""
     from macc.predictions import read_groups
 
     given = read_groups(file if groups is None else groups, columns)
     if len(given) != num_rows:
         raise ValueError(f"{groups} has {len(given)} rows and {file} has {num_rows}; they must pair up")
+    return given
+
+
+def groups_of(
+    file: Path, loaded: "Loaded", columns: list[str], groups: Path | None, num_rows: int
+) -> list[str]:
+    """The group of each sample that was loaded, from a column of its file or of a second one."""
+    given = groups_of_rows(file, columns, groups, num_rows)
     return given if loaded.rows is None else [given[row] for row in loaded.rows.tolist()]
 
 

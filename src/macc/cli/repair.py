@@ -9,14 +9,19 @@ from macc.cli.app import app, say
 from macc.cli.options import (
     ApplyLabels,
     Bins,
+    CalibrateBy,
     Confidence,
     File,
+    GroupsFile,
     Json,
     Labels,
     Normalise,
     Positive,
     Reading,
     also_write,
+    carried,
+    groups_of,
+    groups_of_rows,
     load_file,
     open_file,
     progress,
@@ -67,10 +72,23 @@ def calibrate(
     bins: Bins = 15,
     confidence: Confidence = 0.95,
     json: Json = None,
+    by: CalibrateBy = None,
+    fit_groups: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where the columns of --by are for each file of --fit, in order, if not in it.",
+        ),
+    ] = None,
+    apply_groups: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the columns of --by are for --apply, if not in it."),
+    ] = None,
 ) -> None:
     """Repair confidence without training: fit on VAL, apply to TEST, show before and after.
 
-    Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json.
+    Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json. With --by, groups
+    get maps of their own where cross-validation says that these pay, and the common map otherwise.
     """
     from macc.io.writing import check_outputs
     from macc.posthoc.applying import check_kind, write_calibrated
@@ -79,7 +97,8 @@ def calibrate(
     reading["answers"] = True
     if output is None:
         # An .npz has no columns, by which answers are known.
-        kind = apply.suffix if open_file(apply, apply_labels, reading).answers else ".npz"
+        looked = {**reading, "carry": carried(apply, by, apply_groups)}
+        kind = apply.suffix if open_file(apply, apply_labels, looked).answers else ".npz"
         output = apply.with_name(f"{apply.stem}-calibrated{kind}")
     check_kind(output)
     calibrator = output.with_suffix(".json")
@@ -88,22 +107,34 @@ def calibrate(
         {"-o": output, "the calibrator of -o": calibrator, "--json": json},
         [*files, *(fit_labels or ()), apply, apply_labels],
     )
+    if not by and (fit_groups or apply_groups):
+        raise ValueError("--fit-groups and --apply-groups need --by COLUMN, a column of them")
+    if fit_groups and len(fit_groups) != len(files):
+        raise ValueError(
+            f"there are {len(fit_groups)} --fit-groups for {len(files)} files; give one for each"
+        )
     labelled = iter(fit_labels or ())
     reading |= {"positive": positive, "beside": [*files, apply]}
-    val = pooled(
-        files,
-        [
-            load_file(
-                file, next(labelled, None) if file.suffix.lower() == ".npy" else None, reading, normalise
-            )
-            for file in files
-        ],
-    )
+    beside: list[Path | None] = list(fit_groups) if fit_groups else [None] * len(files)
+    parts, groups = [], []
+    for file, second in zip(files, beside, strict=True):
+        own = next(labelled, None) if file.suffix.lower() == ".npy" else None
+        source = open_file(file, own, {**reading, "carry": carried(file, by, second)})
+        parts.append(source.load(normalise=normalise))
+        if by:
+            groups += groups_of(file, parts[-1], by, second, source.num_rows)
     if next(labelled, None) is not None:
         raise ValueError(
             "there are more --fit-labels than .npy files to fit to; give one for each, in their order"
         )
+    val = pooled(files, parts)
+    reading["carry"] = carried(apply, by, apply_groups)
     test = load_file(apply, apply_labels, reading, normalise)
+    rows = open_file(apply, apply_labels, {**reading, "labelled": False})
+    applied = groups_of_rows(apply, by, apply_groups, rows.num_rows) if by else None
+    tested = None
+    if applied is not None:
+        tested = applied if test.rows is None else [applied[row] for row in test.rows.tolist()]
     with progress("calibrating") as on_progress:
         result = repair(
             val,
@@ -114,11 +145,13 @@ def calibrate(
             positive=positive,
             bins=bins,
             confidence=confidence,
+            groups=None if tested is None else (groups, tested),
             on_progress=on_progress,
         )
-    rows = open_file(apply, apply_labels, {**reading, "labelled": False})
     label_column = "correct" if rows.answers else reading["label_column"]
-    write_calibrated(result.calibrator, rows, output, label_column=label_column, normalise=normalise)
+    write_calibrated(
+        result.calibrator, rows, output, label_column=label_column, normalise=normalise, groups=applied
+    )
     result.calibrator.save(calibrator, classes=val.classes)
     also_write(json, result.to_dict())
     say(f"{result}\n\n{output}\n{calibrator}")
@@ -144,6 +177,8 @@ def apply_calibrator(
     ],
     labels: Labels = None,
     normalise: Normalise = False,
+    by: CalibrateBy = None,
+    groups: GroupsFile = None,
 ) -> None:
     """Repair the confidence of more predictions, with or without labels, by a calibrator fitted before.
 
@@ -151,17 +186,36 @@ def apply_calibrator(
     names; labels, names of samples and other columns come along.
     """
     from macc.io.writing import check_outputs
-    from macc.posthoc.applying import check_kind, load_with_classes, write_calibrated
+    from macc.posthoc.applying import (
+        check_kind,
+        is_grouped,
+        load_grouped,
+        load_with_classes,
+        write_calibrated,
+    )
     from macc.posthoc.repair import check_classes, described
     from macc.tables import thousands
 
     check_kind(output)
-    check_outputs({"-o": output}, [calibrator, file, labels])
-    fitted, classes = load_with_classes(calibrator)
-    source = open_file(file, labels, {**reading, "labelled": False, "answers": True})
+    check_outputs({"-o": output}, [calibrator, file, labels, groups])
+    grouped = is_grouped(calibrator)
+    if grouped and not by:
+        raise ValueError(f"{calibrator} is of groups; say with --by COLUMN which one each sample is of")
+    if not grouped and (by or groups):
+        raise ValueError(f"{calibrator} has one map for all; leave --by and --groups out")
+    fitted, classes = load_grouped(calibrator) if grouped else load_with_classes(calibrator)
+    carry = carried(file, by, groups)
+    source = open_file(file, labels, {**reading, "labelled": False, "answers": True, "carry": carry})
     check_classes(classes, source.classes)
     label_column = "correct" if source.answers else reading["label_column"]
-    count = write_calibrated(fitted, source, output, label_column=label_column, normalise=normalise)
+    count = write_calibrated(
+        fitted,
+        source,
+        output,
+        label_column=label_column,
+        normalise=normalise,
+        groups=groups_of_rows(file, by, groups, source.num_rows) if by else None,
+    )
     typer.echo(f"{described(fitted)}, applied to {thousands(count)} samples\n\n{output}")
 
 

@@ -18,6 +18,7 @@ from macc.posthoc._curves import Platt as Platt
 from macc.posthoc._curves import Quadratic as Quadratic
 from macc.posthoc._curves import Spline as Spline
 from macc.posthoc._ensemble import EnsembleTemperature as EnsembleTemperature
+from macc.posthoc._grouped import Grouped as Grouped
 from macc.posthoc._identity import Identity as Identity
 from macc.posthoc._linear import Dirichlet as Dirichlet
 from macc.posthoc._linear import MatrixScaling as MatrixScaling

@@ -150,7 +150,7 @@ class Calibrator(ABC):
                 done.masked_fill_(hidden[part], 0.0)
                 done /= done.sum(1, keepdim=True)
             if self.keeps_argmax:
-                _keep_argmax(rows[part], done)
+                keep_argmax(rows[part], done)
         vector = (logits.ndim if isinstance(logits, Tensor) else np.ndim(logits)) == 1
         return like(result[:, 1] if vector else result, logits)
 
@@ -347,6 +347,8 @@ def are_names(classes: Any, num_classes: int) -> bool:
 
 def from_dict(content: Any) -> Calibrator:
     """The calibrator that :meth:`Calibrator.to_dict` described."""
+    if isinstance(content, dict) and "macc_grouped" in content:
+        raise ValueError("it is of groups, which posthoc.Grouped.load and macc apply --by read")
     if not isinstance(content, dict) or content.get("macc_calibrator") != _FORMAT:
         raise ValueError(f"it does not say 'macc_calibrator': {_FORMAT}")
     known = methods()
@@ -425,7 +427,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _keep_argmax(logits: Tensor, probs: Tensor) -> None:
+def keep_argmax(logits: Tensor, probs: Tensor) -> None:
     """Make the class of the largest logit the first of the largest probabilities, where rounding hid it."""
     before, after = logits.argmax(1, keepdim=True), probs.argmax(1, keepdim=True)
     rows = (before != after).nonzero()[:, 0]

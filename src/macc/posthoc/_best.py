@@ -155,7 +155,7 @@ def best(
     chosen = suitable(data.num_classes) if candidates is None else list(candidates)
     fits: dict[str, Callable[[Any, Any], Calibrator]] = {}
     for candidate in chosen:
-        name, fit = _named(candidate)
+        name, fit = named(candidate)
         same = sum(other == name or other.startswith(f"{name}, ") for other in fits)
         fits[f"{name}, {same + 1}" if same else name] = fit
     if not fits:
@@ -216,7 +216,8 @@ def suitable(num_classes: int) -> list[str]:
     ]
 
 
-def _named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]:
+def named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]:
+    """What a candidate is called, and how it is fitted."""
     kind = by_name(candidate) if isinstance(candidate, str) else candidate
     if isinstance(kind, type) and issubclass(kind, Calibrator):
         return kind.__name__, kind.fit  # type: ignore[attr-defined]

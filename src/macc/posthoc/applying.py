@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ import numpy.typing as npt
 from macc.io.writing import write_whole
 from macc.posthoc._base import Calibrator
 from macc.posthoc._base import load_with_classes as load_with_classes
+from macc.posthoc._grouped import Grouped
+from macc.posthoc._grouped import is_grouped as is_grouped
+from macc.posthoc._grouped import load_grouped as load_grouped
 from macc.posthoc._sets import Sets
 from macc.posthoc._sets import load_sets as load_sets
 from macc.posthoc.repair import logarithms, warn_of_zeros
@@ -32,7 +35,13 @@ def check_kind(path: Path) -> None:
 
 
 def write_calibrated(
-    calibrator: Calibrator, source: Source, output: Path, *, label_column: str, normalise: bool = False
+    calibrator: Calibrator | Grouped,
+    source: Source,
+    output: Path,
+    *,
+    label_column: str,
+    normalise: bool = False,
+    groups: Sequence[str] | None = None,
 ) -> int:
     """Write the calibrated probabilities of a file, whole or not at all.
 
@@ -44,6 +53,7 @@ def write_calibrated(
         output: The ``.npz``, ``.csv`` or ``.parquet`` to write.
         label_column: The column of labels.
         normalise: Divide rows of probabilities by their sum.
+        groups: The group of each row, for a calibrator of groups.
 
     Returns:
         How many samples were written.
@@ -61,11 +71,16 @@ def write_calibrated(
             if not source.from_logits:
                 logits, some = logarithms(part.scores, normalise=normalise)
                 zeros += some
-            probs = calibrator(logits)
+            if isinstance(calibrator, Grouped):
+                probs = calibrator.mapped(logits, (groups or ())[count : count + len(logits)])
+            else:
+                probs = calibrator(logits)
             # Two classes may stand in one column, that of class 1.
             write(probs[:, 1] if part.scores.ndim < probs.ndim else probs, part.others)
             count += len(probs)
     warn_of_zeros(zeros)
+    if isinstance(calibrator, Grouped):
+        calibrator.warn_of_unknown(groups or ())
     return count
 
 

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from macc.metrics.correctness import metrics_of_answers
 from macc.metrics.inputs import predictions
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
+from macc.posthoc._grouped import Grouped
 from macc.predictions import Loaded
 from macc.tables import Table, interval, number, thousands
 from macc.words import class_called
@@ -25,7 +27,7 @@ from macc.words import class_called
 class Repair:
     """A fitted calibrator, what it gives for the other samples, and what that is worth."""
 
-    calibrator: Calibrator
+    calibrator: Calibrator | Grouped
     probs: npt.NDArray[Any]
     labels: npt.NDArray[Any]
     before: Report
@@ -58,6 +60,8 @@ class Repair:
         positive = self.after.positive
         parts.append(f"{described(self.calibrator)}, fitted to {thousands(self.fitted_to)} samples")
         parts += [f"note: {note}" for note in self.calibrator.notes]
+        if isinstance(self.calibrator, Grouped):
+            parts.append(f"\n{self.calibrator}\n")
         if self.same_samples:
             parts.append("the same samples, before and after: other ones will show a little less\n")
         else:
@@ -86,6 +90,7 @@ def repair(
     positive: str | None = None,
     bins: int = 15,
     confidence: float = 0.95,
+    groups: tuple[Sequence[str], Sequence[str]] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Repair:
     """Fit a calibrator to some predictions and apply it to others.
@@ -99,6 +104,7 @@ def repair(
         positive: The positive class of two; class 1 by default.
         bins: Number of bins.
         confidence: Level of the intervals.
+        groups: The group of each sample of ``val`` and of ``test``, for own maps of groups.
         on_progress: Called with the share of the work done.
     """
     if grid and method != "temperature":
@@ -107,15 +113,21 @@ def repair(
     progress = on_progress or (lambda _: None)
     logits, labels = as_logits(val, normalise=normalise), val.labels
     choice = None
+    fitted: Calibrator | Grouped
     if method == "auto":
         choice = best(logits, labels, on_progress=lambda share: progress(share / 2))
-        fitted = choice.calibrator
-    else:
-        kind: Any = by_name(method)
-        fitted = kind.fit(logits, labels, **({"grid": True} if grid else {}))
-    progress(0.5)
+        method = choice.chosen
+    kind: Any = by_name(method)
+    fit = partial(kind.fit, grid=True) if grid else kind.fit
     given = as_logits(test, normalise=normalise)
-    probs = fitted(given)
+    if groups is not None:
+        fitted = Grouped.fit(logits, labels, groups[0], method=fit)
+        # Whoever writes the result says which groups are unknown.
+        probs = fitted.mapped(given, groups[1])
+    else:
+        fitted = fit(logits, labels) if choice is None else choice.calibrator
+        probs = fitted(given)
+    progress(0.5)
     original = predictions(given, test.labels, from_logits=True).matrix().numpy()
     options: dict[str, Any] = {
         "metrics": metrics_of_answers()
@@ -203,8 +215,11 @@ def warn_of_zeros(count: int) -> None:
         )
 
 
-def described(calibrator: Calibrator) -> str:
+def described(calibrator: Calibrator | Grouped) -> str:
     """A calibrator in a few words."""
+    if isinstance(calibrator, Grouped):
+        own, every = len(calibrator.slopes), len(calibrator.scores)
+        return f"{described(calibrator.common)} with own maps of {own} of {every} groups"
     name, parts = type(calibrator).__name__, []
     for key in ("temperature", "slope", "intercept", "threshold"):
         if key in vars(calibrator):
