@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from benchmarks import evidence
 
+import macc
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,6 +57,20 @@ def test_no_block_escapes(path):
 def test_the_readme_names_the_commands_that_ci_runs():
     assert blocks(ROOT / "README.md", "bash")[0].splitlines()[:2] == ["make demo", "make test"]
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_citation_names_the_version():
+    assert f"version: {macc.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_table_that_explains_the_numbers_is_printed_by_its_example():
+    path = ROOT / "docs" / "numbers.md"
+    shown = re.findall(r"^```text\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)[0].splitlines()
+    result = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks(path, "python"))], capture_output=True, text=True, check=True
+    )
+
+    assert set(shown) <= set(result.stdout.splitlines())
 
 
 def test_links_between_documents_lead_somewhere():
