@@ -18,8 +18,17 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from macc.io.writing import check_room
+from macc.words import quoted, shown
 
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError)
+DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    LZMAError,
+    EOFError,
+    NotImplementedError,
+    UnicodeDecodeError,
+)
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -59,7 +68,9 @@ def unpacked(archive: Path, *, beside: Path) -> Iterator[Path]:
         try:
             _extract(archive, folder)
         except DAMAGE as error:
-            raise ValueError(f"{archive} is damaged or cut ({error}); delete it and get it again") from error
+            raise ValueError(
+                f"{archive} is damaged or cut ({shown(error)}); delete it and get it again"
+            ) from error
         yield folder
 
 
@@ -72,7 +83,7 @@ def _extract(archive: Path, folder: Path) -> None:
                 kind = stat.S_IFMT(entry.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or entry.flag_bits & 0x1:
                     raise ValueError(
-                        f"{archive} holds a link or an encrypted file ({entry.filename}); refused"
+                        f"{archive} holds a link or an encrypted file ({shown(entry.filename)}); refused"
                     )
             _check_room(archive, folder, sum(entry.file_size for entry in entries))
             for entry in entries:
@@ -85,7 +96,7 @@ def _extract(archive: Path, folder: Path) -> None:
         for member in members:
             _check_name(archive, member.name)
             if not (member.isreg() or member.isdir()):
-                raise ValueError(f"{archive} holds a link or a device ({member.name}); refused")
+                raise ValueError(f"{archive} holds a link or a device ({shown(member.name)}); refused")
         _check_room(archive, folder, sum(member.size for member in members))
         for member in members:
             content = tar.extractfile(member)
@@ -99,7 +110,7 @@ def _check_name(archive: Path, name: str) -> None:
         raise ValueError(f"{archive} holds an entry without a name; refused")
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in name or "\0" in name:
-        raise ValueError(f"{archive} holds {name!r}, a path that leads outside its folder; refused")
+        raise ValueError(f"{archive} holds {quoted(name)}, a path that leads outside its folder; refused")
 
 
 def _check_room(archive: Path, folder: Path, size: int) -> None:
@@ -113,5 +124,5 @@ def _write(source: IO[bytes], path: Path, size: int, archive: Path) -> None:
         written = target.tell()
     if written != size:
         raise ValueError(
-            f"{archive} is damaged or cut: {path.name} has {written} bytes of {size}; get it again"
+            f"{archive} is damaged or cut: {shown(path.name)} has {written} bytes of {size}; get it again"
         )

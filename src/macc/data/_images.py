@@ -23,6 +23,7 @@ from macc.data._progress import track
 from macc.data.files import cache_folder
 from macc.io.arrays import Array
 from macc.io.writing import check_room
+from macc.words import shown
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Part of the cache's key: raise it whenever the same files would be decoded differently.
@@ -270,7 +271,7 @@ def _opened(path: Any) -> Iterator[Any]:
             yield image
     # Pillow's plugins raise what they like on damaged files.
     except Exception as error:
-        raise ValueError(f"{path} cannot be decoded ({error}); replace or remove it") from error
+        raise ValueError(f"{path} cannot be decoded ({shown(error)}); replace or remove it") from error
 
 
 def _decoded(path: Any, height: int, width: int, form: Form) -> Array:

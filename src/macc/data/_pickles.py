@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from macc.words import shown
+
 
 class _Number:
     """Stands in for ``numpy.dtype``: a kind of number, then the order of its bytes."""
@@ -95,10 +97,12 @@ def read_pickle(content: bytes, path: Path) -> dict[str, Any]:
     try:
         value = _Restricted(io.BytesIO(content), encoding="bytes").load()
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} is damaged, or holds what no data file needs: {error}; refused") from error
+        raise ValueError(
+            f"{path} is damaged, or holds what no data file needs: {shown(error)}; refused"
+        ) from error
     except Exception as error:  # any bytes may be in a file, and so any error may come out of it
         raise ValueError(
-            f"{path} is damaged or cut ({type(error).__name__}: {error}); delete it and get it again"
+            f"{path} is damaged or cut ({type(error).__name__}: {shown(error)}); delete it and get it again"
         ) from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}, not the dictionary that it should")

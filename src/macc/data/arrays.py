@@ -20,6 +20,7 @@ from macc.data._images import eight_bit
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Kind, Splits, named_split, stratified_split, vocabulary
 from macc.io.arrays import Array, read_npz
+from macc.words import listed, quoted, shown
 
 # More vectors than this do not fit into most memories; the largest vocabularies have about a million ids.
 LARGEST_TOKEN = 10**7
@@ -181,9 +182,9 @@ def _read_parquet(file: Path) -> tuple[Kind, dict[str, _Group], Array | None]:
     try:
         table = parquet.read_table(file)
     except (ArrowException, OSError) as error:
-        raise ValueError(f"{file} is damaged, cut or not a .parquet file ({error})") from error
+        raise ValueError(f"{file} is damaged, cut or not a .parquet file ({shown(error)})") from error
     if "label" not in table.column_names:
-        raise ValueError(f"{file} has no column `label`; its columns are {', '.join(table.column_names)}")
+        raise ValueError(f"{file} has no column `label`; its columns are {listed(table.column_names)}")
     for name in ("label", "split"):
         if name in table.column_names and (empty := table.column(name).null_count):
             rows, them = ("row of {} has", "it") if empty == 1 else ("rows of {} have", "them")
@@ -231,7 +232,7 @@ def _parquet_inputs(file: Path, table: Any) -> tuple[Array, Kind]:
     ]
     if wrong or not columns:
         raise ValueError(
-            f"the columns {', '.join(wrong) or '(none)'} of {file} are no numbers; "
+            f"the columns {listed(wrong)} of {file} are no numbers; "
             "give lists in `features` or `tokens`, encoded files in `image`, or numeric columns only"
         )
     return np.stack([column.to_numpy().astype(np.float32) for column in columns.values()], axis=1), "features"
@@ -252,7 +253,9 @@ def _decoded(file: Path, row: Any) -> Array:
             return np.asarray(eight_bit(image).convert("RGB"))
     # Pillow's plugins raise what they like on damaged files, and on files that would fill the memory.
     except Exception as error:
-        raise ValueError(f"an image in column `image` of {file} cannot be decoded ({error})") from error
+        raise ValueError(
+            f"an image in column `image` of {file} cannot be decoded ({shown(error)})"
+        ) from error
 
 
 def _classes(file: Path, labels: Mapping[str, Array], names: Array | None) -> tuple[str, ...]:
@@ -271,7 +274,9 @@ def _named_classes(file: Path, names: Array) -> tuple[str, ...]:
     classes = tuple(_name(name) for name in names.tolist())
     if len(set(classes)) < len(classes):
         twice, _ = Counter(classes).most_common(1)[0]
-        raise ValueError(f"`classes` in {file} has {twice!r} more than once; give each class its own name")
+        raise ValueError(
+            f"`classes` in {file} has {quoted(twice)} more than once; give each class its own name"
+        )
     return classes
 
 
@@ -291,7 +296,7 @@ def _check_gaps(file: Path, found: list[int]) -> None:
 
 def _text(file: Path, name: object) -> str:
     if not isinstance(name, str | bytes):
-        raise ValueError(f"the labels of {file} must be class indices or names, got {name!r}")
+        raise ValueError(f"the labels of {file} must be class indices or names, got {shown(repr(name))}")
     return _name(name)
 
 

@@ -15,6 +15,8 @@ from macc.data._datasets import dataset
 from macc.data._parts import Normalisation, Part
 from macc.data._splits import Splits, check_sizes, seeded_split
 from macc.data.files import Download, Sources, compare_md5, data_root, read_file
+from macc.io.arrays import DEFLATE
+from macc.words import shown
 
 SIZES = (54_000, 6_000, 10_000)
 FOLDER = "FashionMNIST/raw"
@@ -131,13 +133,13 @@ def _unzipped(path: Path, content: bytes, axes: int, *, most: int | None) -> byt
     head = 4 + 4 * axes
     try:
         with gzip.open(io.BytesIO(content)) as file:
-            # A small file can unpack to any size.
+            # A small file can announce any size.
             if most is not None:
                 return file.read(most + 1)
             start = file.read(head)
             if len(start) < head:
                 return start
             announced = int(np.prod(struct.unpack(f">{axes}I", start[4:]), dtype=object))
-            return start + file.read(min(announced, 2**31) + 1)
+            return start + file.read(min(announced, DEFLATE * len(content), 2**31) + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged or cut ({error}); delete it and get it again") from error
+        raise ValueError(f"{path} is damaged or cut ({shown(error)}); delete it and get it again") from error

@@ -22,6 +22,7 @@ from macc.data._parts import Part
 from macc.data._splits import Splits, check_sizes, seeded_split
 from macc.data._tokeniser import Tokeniser
 from macc.data.files import Copies, data_root
+from macc.words import shown
 
 SIZES = (15_098, 900, 3_999)
 SIZES_BY_DATE = (10_183, 1_131, 7_532)
@@ -191,7 +192,9 @@ def _messages(source: Path, part: str) -> Iterator[_Message]:
                 text = _body(content.read() if content is not None else b"")
                 found.append((names[-3], names[-2], names[-1], text))
     except (*DAMAGE, OSError) as error:
-        raise ValueError(f"{source} is damaged or cut ({error}); delete it and get it again") from error
+        raise ValueError(
+            f"{source} is damaged or cut ({shown(error)}); delete it and get it again"
+        ) from error
     for part_name, group_name, _, text in sorted(found, key=lambda item: item[:3]):
         yield _Message(part=part_name, group=group_name, text=text)
 
@@ -281,4 +284,4 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield read(cast("BinaryIO", file))
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged or cut ({error}); delete it and get it again") from error
+        raise ValueError(f"{path} is damaged or cut ({shown(error)}); delete it and get it again") from error

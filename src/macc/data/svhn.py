@@ -13,6 +13,7 @@ from macc.data._parts import Part
 from macc.data._splits import Splits, check_sizes, seeded_split
 from macc.data.cifar import NORMALISATION
 from macc.data.files import Download, Sources, check_md5, data_root
+from macc.words import shown
 
 SIZES = (65_932, 7_325, 26_032)
 MD5 = {
@@ -104,5 +105,5 @@ def _damage_explained(path: Path) -> Iterator[None]:
         yield
     except Exception as error:  # any bytes may be in a file, and so any error may come out of it
         raise ValueError(
-            f"{path} is damaged or cut ({type(error).__name__}: {error}); delete it and get it again"
+            f"{path} is damaged or cut ({type(error).__name__}: {shown(error)}); delete it and get it again"
         ) from error

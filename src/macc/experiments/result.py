@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from macc.words import shown
+
 FORMAT = 1
 LEVEL = 0.05
 """Below this a corrected p-value is significant."""
@@ -212,7 +214,7 @@ def load_result(path: str | Path) -> Result:
     except OSError as error:
         raise ValueError(f"{file}: {error.strerror}; `macc run` writes it") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged ({error})") from None
+        raise ValueError(f"{file} is damaged ({shown(error)})") from None
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise ValueError(f"{file} is not of result format {FORMAT}, which this version reads; run it again")
     for cell in found["cells"]:

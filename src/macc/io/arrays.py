@@ -119,7 +119,7 @@ def open_npz(path: Path) -> Iterator[Members]:
             yield Members(path, archive)
     except FileNotFoundError:
         raise ValueError(f"there is no file {shown(path)}") from None
-    except (*UNREADABLE, EOFError, NotImplementedError, RuntimeError) as error:
+    except (*UNREADABLE, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{shown(path)} is damaged, cut or not an .npz file ({shown(error)}); write it anew"
         ) from error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macc.models.classifier import classifier_name, trained_name
+from macc.words import shown
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -41,7 +42,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         and (key not in fresh or found[key].shape[1:] != own[key].shape[1:])
     ]
     problems = [
-        f"{len(keys)} tensors {what} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
+        f"{len(keys)} tensors {what} ({', '.join(shown(key, 100) for key in keys[:3])}{', ...' if len(keys) > 3 else ''})"
         for keys, what in ((missing, "are missing"), (unknown, "are unknown"), (unlike, "do not fit"))
         if keys
     ]
@@ -78,7 +79,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         try:
             return load_file(file)
         except SafetensorError as error:
-            raise ValueError(f"{file} is damaged or no .safetensors file ({error})") from error
+            raise ValueError(f"{file} is damaged or no .safetensors file ({shown(error)})") from error
     if file.suffix not in (".pth", ".pt", ".bin"):
         raise ValueError(f"{file} must be a .safetensors, .pth, .pt or .bin file of weights")
     try:
@@ -89,7 +90,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         ) from None
     # A damaged file makes torch raise what it likes.
     except Exception as error:
-        raise ValueError(f"{file} is damaged or cut ({' '.join(str(error).split())[:160]})") from error
+        raise ValueError(
+            f"{file} is damaged or cut ({shown(' '.join(str(error).split()) or type(error).__name__)})"
+        ) from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]

@@ -180,7 +180,7 @@ def _of_file(path: Path) -> Trained:
                 raise ValueError(f"{name} is not a model that macc shipped: it does not say what it holds")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{name} is not a model that macc shipped, or is damaged ({error})") from None
+        raise ValueError(f"{name} is not a model that macc shipped, or is damaged ({shown(error)})") from None
     if metadata.get("sha256") != _digest(metadata["macc"], tensors):
         raise ValueError(
             f"{name} was changed or damaged after it was written: its checksum differs; get it again"
@@ -195,7 +195,7 @@ def _of_file(path: Path) -> Trained:
         return _checked(about, tensors, path)
     except (KeyError, TypeError, ValidationError) as error:
         raise ValueError(
-            f"{name} is not a model that macc shipped: {' '.join(str(error).split())[:200]}"
+            f"{name} is not a model that macc shipped: {shown(' '.join(str(error).split()))}"
         ) from None
 
 

@@ -35,6 +35,7 @@ class Damaged(ValueError):  # noqa: N818 - the state of a checkpoint, named as p
     """
 
     def __init__(self, path: Path, reason: str) -> None:
+        reason = shown(reason)
         super().__init__(f"{path} is damaged: {reason}; {_cure(path)}")
         self.path, self.reason = path, reason
 
@@ -246,20 +247,20 @@ def _state(path: Path, content: bytes) -> _State:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(["state.json", *map(str, first["loc"])])
-        raise Damaged(path, shown(f"{place}: {first['msg'].removeprefix('Value error, ')}")) from None
+        raise Damaged(path, f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _verified(path: Path) -> dict[str, bytes]:
     try:
         sums = json.loads((path / COMPLETE).read_bytes())
         contents = {name: (path / name).read_bytes() for name in sums if Path(name).name == name}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise Damaged(path, f"its file {COMPLETE!r} cannot be read") from None
     except OSError as error:
         raise Damaged(path, f"{error.filename}: {error.strerror}") from None
     for name, content in contents.items():
         if hashlib.sha256(content).hexdigest() != sums[name]:
-            raise Damaged(path, f"{shown(name)} does not match its checksum")
+            raise Damaged(path, f"{name} does not match its checksum")
     missing = {"model.safetensors", "optimiser.safetensors", "criterion.safetensors", "state.json"} - set(
         contents
     )

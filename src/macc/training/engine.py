@@ -484,7 +484,7 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
             raise ValueError("its unfinished epoch has no loss")
         try:
             restore_generators(mine["generators"])
-        except (RuntimeError, TypeError, ValueError, OverflowError):
+        except (RuntimeError, TypeError, ValueError, OverflowError, IndexError):
             raise ValueError("the states of its random generators are none") from None
 
 

@@ -28,7 +28,7 @@ from macc.posthoc import Calibrator
 from macc.posthoc import load as load_calibrator
 from macc.training import loading as recipes
 from macc.training.recipe import Recipe
-from macc.words import slug
+from macc.words import shown, slug
 
 LOCK = ".lock"
 SPREAD = "u"
@@ -122,7 +122,9 @@ class Run:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}); delete {self.path} and train again") from error
+            raise ValueError(
+                f"{path} is damaged ({shown(error)}); delete {self.path} and train again"
+            ) from error
 
     def write_predictions(self, name: str, **arrays: Tensor) -> Path:
         """Write arrays as ``predictions/<name>.npz``, whole or not at all."""
@@ -138,7 +140,7 @@ class Run:
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}; is {self.path} a finished run?") from None
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged ({error})") from None
+            raise ValueError(f"{path} is damaged ({shown(error)})") from None
         if not isinstance(found, dict):
             raise ValueError(f"{path} is damaged (it holds no mapping)")
         return found
