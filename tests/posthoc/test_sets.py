@@ -89,6 +89,13 @@ class Same:
         return drawn.reshape(size)
 
 
+def same_numbers(monkeypatch, same):
+    """Let macc draw these."""
+    # Where it looks its functions up, however often the module was imported.
+    names = posthoc.Sets._scores.__globals__
+    monkeypatch.setitem(names, "uniform", lambda _, __, first, count: same.uniform(first + count)[first:])
+
+
 def of_mapie(monkeypatch, method, seed, val, test, coverage, last):
     """MAPIE's fitted classifier and its sets, on the same random numbers."""
     reason = "MAPIE, the oracle of these tests, is not installed"
@@ -121,10 +128,7 @@ def test_aps_is_mapies(monkeypatch, coverage, seed):
     """With the same random numbers, and with none."""
     val, (test, _) = draw(1500, seed=1), draw(2000, seed=2)
     theirs, expected = of_mapie(monkeypatch, "aps", seed, val, test, coverage, last="randomized")
-    same = Same(seed)
-    # Where it looks its functions up, however often the module was imported.
-    names = posthoc.Sets._scores.__globals__
-    monkeypatch.setitem(names, "uniform", lambda _, __, first, count: same.uniform(first + count)[first:])
+    same_numbers(monkeypatch, Same(seed))
     sets = posthoc.Sets.fit(*val, method="aps", coverage=coverage, randomise=seed is not None, seed=seed or 0)
 
     assert sets.thresholds[0] == pytest.approx(
@@ -133,25 +137,52 @@ def test_aps_is_mapies(monkeypatch, coverage, seed):
     assert np.array_equal(sets(test), expected)
 
 
-@pytest.mark.parametrize("coverage", [0.6, 0.9])
-def test_raps_is_mapies(monkeypatch, coverage):
-    """With the penalty that MAPIE chose, and its samples; where ours are empty MAPIE keeps the likeliest class."""
+def raps_beside_mapie(monkeypatch, coverage, seed, last):
+    """RAPS of both with the penalty that MAPIE chose, fitted to the samples that it did not choose with."""
     val, (test, _) = draw(1500, seed=1), draw(2000, seed=2)
-    theirs, expected = of_mapie(monkeypatch, "raps", None, val, test, coverage, last=False)
+    theirs, expected = of_mapie(monkeypatch, "raps", seed, val, test, coverage, last=last)
     score = theirs.conformity_score_function_
-    chosen = {"penalty": float(score.lambda_star), "rank": int(score.k_star[0])}
-    # The threshold comes from the samples that MAPIE did not choose with.
     from sklearn.model_selection import StratifiedShuffleSplit
 
     split = StratifiedShuffleSplit(n_splits=1, test_size=score.size_raps, random_state=3)
     kept, _ = next(split.split(*val))
-    sets = posthoc.Sets.fit(val[0][kept], val[1][kept], method="raps", coverage=coverage, **chosen)
+    chosen = {"penalty": float(score.lambda_star), "rank": int(score.k_star[0])}
+    options = {"randomise": seed is not None, "seed": seed or 0, **chosen}
+    sets = posthoc.Sets.fit(val[0][kept], val[1][kept], method="raps", coverage=coverage, **options)
+
+    assert sets.thresholds[0] == pytest.approx(score.quantiles_[0], rel=0, abs=1e-15)
+    return sets, test, expected
+
+
+@pytest.mark.parametrize("coverage", [0.6, 0.9])
+def test_raps_is_mapies(monkeypatch, coverage):
+    """Where ours are empty MAPIE keeps the likeliest class."""
+    sets, test, expected = raps_beside_mapie(monkeypatch, coverage, None, last=False)
     ours = sets(test)
     empty = ~ours.any(1)
     ours[empty, test[empty].argmax(1)] = True
 
-    assert sets.thresholds[0] == pytest.approx(score.quantiles_[0], rel=0, abs=1e-15)
     assert np.array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("coverage", [0.6, 0.9])
+def test_raps_with_random_numbers_is_mapies_where_the_formulas_meet(monkeypatch, coverage):
+    """MAPIE divides by ``p - λ max(0, L - r0 - 1)`` in place of ``p`` where it draws for the class of rank L.
+
+    That is the same up to L = r0 + 1. Beyond, the sets may differ in that one class and in no other.
+    """
+    same_numbers(monkeypatch, Same(11))
+    sets, test, expected = raps_beside_mapie(monkeypatch, coverage, 11, last="randomized")
+    ours = sets(test)
+    ordered = -np.sort(-test, axis=1)
+    ranks = np.arange(1, test.shape[1] + 1)
+    summed = ordered.cumsum(1) + sets.penalty * np.maximum(ranks - sets.rank, 0)
+    last = (summed < sets.thresholds[0]).sum(1) + 1
+    meet = last <= sets.rank + 1
+
+    assert meet.mean() > 0.2
+    assert np.array_equal(ours[meet], expected[meet])
+    assert (ours != expected).sum(1).max() <= 1
 
 
 @pytest.mark.parametrize("options", [{}, {"per_class": True}, {"method": "aps", "randomise": True}])

@@ -1,5 +1,6 @@
 """``macc auto``, ``export`` and ``card``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from macc.cli.app import app, say
 from macc.cli.options import DataFolder, Verify
+from macc.words import shown
 
 Model = Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder, or a shipped model.")]
 
@@ -32,20 +34,37 @@ def export(
             show_default=False,
         ),
     ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Answer with sets of classes too, that contain the right one this often; a shipped model keeps its "
+            "own, a run has none.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="Of the sets: lac (the smallest), aps or raps (they follow the difficulty).")
+    ] = "lac",
     data: DataFolder = None,
 ) -> None:
-    """Write a model as one file: normalisation, network, calibrator, certainty and threshold inside."""
+    """Write a model as one file: normalisation, network, calibrator, certainty, threshold and sets inside."""
     from macc import ship
     from macc.ship import files
 
     trained = files.read(run)
     if risk is not None:
         trained = files.with_risk(trained, risk)
+    if coverage is not None:
+        trained = replace(trained, sets=files.sets_for(trained, coverage=coverage, method=method))
+    elif method != "lac":
+        raise ValueError(f"--method {shown(method)} is of sets; give --coverage too, 0.9 for instance")
     if output.suffix == files.SUFFIX:
         say(ship.ship(trained, output))
     else:
         say(ship.export(trained, output, root=data))
     say(trained.rule)
+    if trained.sets is not None:
+        say(trained.sets)
 
 
 @app.command()

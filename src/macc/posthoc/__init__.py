@@ -14,6 +14,7 @@ from macc.posthoc._best import by_name as by_name
 from macc.posthoc._beta import Beta as Beta
 from macc.posthoc._binned import Histogram as Histogram
 from macc.posthoc._binned import Isotonic as Isotonic
+from macc.posthoc._coverage import Coverage as Coverage
 from macc.posthoc._curves import Platt as Platt
 from macc.posthoc._curves import Quadratic as Quadratic
 from macc.posthoc._curves import Spline as Spline
@@ -26,7 +27,6 @@ from macc.posthoc._linear import VectorScaling as VectorScaling
 from macc.posthoc._local import LocalTemperature as LocalTemperature
 from macc.posthoc._meta import MetaCal as MetaCal
 from macc.posthoc._module import CalibratorModule as CalibratorModule
-from macc.posthoc._sets import Coverage as Coverage
 from macc.posthoc._sets import Sets as Sets
 from macc.posthoc._temperature import Temperature as Temperature
 from macc.posthoc._threshold import Check as Check

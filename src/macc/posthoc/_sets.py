@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,11 +16,11 @@ from torch import Tensor
 from macc.io.json import read_json
 from macc.io.writing import write_whole
 from macc.metrics.inputs import Array, like, predictions, score_rows
-from macc.metrics.intervals import clopper_pearson
 from macc.metrics.temperature import blocks
 from macc.posthoc._base import are_names
-from macc.tables import Table, thousands
-from macc.words import class_called, did_you_mean, listed, quoted, shown
+from macc.posthoc._coverage import Coverage, CoverageRow, place_of
+from macc.tables import thousands
+from macc.words import did_you_mean, listed, quoted, shown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -196,7 +195,7 @@ class Sets:
         from_logits: bool = False,
         normalise: bool = False,
         classes: Sequence[str] | None = None,
-    ) -> "Coverage":
+    ) -> Coverage:
         """See how often the sets of other samples contain the right class.
 
         Args:
@@ -246,6 +245,22 @@ class Sets:
         finite = [None if math.isinf(value) else value for value in self.thresholds]
         return {"macc_sets": _FORMAT, **asdict(self), "thresholds": finite, "counts": list(self.counts)}
 
+    @classmethod
+    def from_dict(cls, content: Any) -> "Sets":
+        """What :meth:`to_dict` gave; the names of the classes beside it are left to others."""
+        if not isinstance(content, dict) or content.get("macc_sets") != _FORMAT:
+            raise ValueError(f"it does not say 'macc_sets': {_FORMAT}")
+        fields = {name: value for name, value in content.items() if name not in ("macc_sets", "classes")}
+        for name in ("thresholds", "counts"):
+            if not isinstance(fields.get(name), list):
+                raise ValueError(f"it lacks the list {name!r}")
+        limits = [math.inf if value is None else value for value in fields["thresholds"]]
+        fields |= {"thresholds": tuple(limits), "counts": tuple(fields["counts"])}
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise ValueError(shown(error)) from None
+
     def __str__(self) -> str:
         kind = {
             "lac": "LAC",
@@ -289,153 +304,32 @@ class Sets:
         """The scores of all classes, some rows at a time."""
         for part in blocks(matrix):
             rows = matrix[part].double()
-            if self.method == "lac":
-                yield part, 1 - rows
-                continue
-            ordered, order = torch.sort(rows, dim=1, descending=True, stable=True)
-            scores = ordered.cumsum(1)
+            drawn = None
             if self.seed is not None:
-                drawn = uniform(self.seed, stage, first + part.start, len(rows))
-                scores -= torch.from_numpy(drawn)[:, None] * ordered
-            if self.penalty:
-                scores += self.penalty * (torch.arange(1, self.num_classes + 1) - self.rank).clamp(min=0)
-            yield part, torch.empty_like(scores).scatter_(1, order, scores)
+                drawn = torch.from_numpy(uniform(self.seed, stage, first + part.start, len(rows)))
+            yield part, self.class_scores(rows, drawn)
 
+    def class_scores(self, probs: Tensor, drawn: Tensor | None = None) -> Tensor:
+        """The score of every class, in tensor operations that a graph can hold.
 
-@dataclass(frozen=True)
-class CoverageRow:
-    """How often sets of some samples contain the right class, and how large they are."""
-
-    name: str
-    samples: int
-    covered: int
-    low: float
-    high: float
-    classes_in_sets: int
-    empty: int
-    single: int
-
-    @classmethod
-    def of(cls, name: str, inside: Tensor, sizes: Tensor, confidence: float) -> "CoverageRow":
-        """Of samples of which these are covered, by sets of these sizes."""
-        count, covered = len(inside), int(inside.sum())
-        low, high = map(float, clopper_pearson(covered, count, (1 - confidence) / 2))
-        return cls(
-            name,
-            count,
-            covered,
-            low,
-            high,
-            int(sizes.sum()),
-            int((sizes == 0).sum()),
-            int((sizes == 1).sum()),
-        )
-
-    @property
-    def coverage(self) -> float:
-        """Share of the samples whose set has the right class."""
-        return self.covered / self.samples if self.samples else math.nan
-
-    @property
-    def mean_size(self) -> float:
-        """How many classes a set has."""
-        return self.classes_in_sets / self.samples if self.samples else math.nan
-
-    def row(self) -> list[str]:
-        """A line of the table."""
-        if not self.samples:
-            return [self.name, "0", *["–"] * 5]
-        return [
-            self.name,
-            thousands(self.samples),
-            f"{100 * self.coverage:.1f} %",
-            f"{100 * self.low:.1f} – {100 * self.high:.1f}",
-            f"{self.mean_size:.2f}",
-            f"{100 * self.single / self.samples:.1f} %",
-            f"{100 * self.empty / self.samples:.1f} %",
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, the coverage and the mean size."""
-        return {**asdict(self), "coverage": self.coverage, "mean_size": self.mean_size}
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """What sets did on other samples; ``print`` shows a table and a verdict."""
-
-    sets: Sets
-    confidence: float
-    all: CoverageRow
-    classes: tuple[CoverageRow, ...]
-
-    @property
-    def coverage(self) -> float:
-        """Share of the samples whose set has the right class."""
-        return self.all.coverage
-
-    @property
-    def mean_size(self) -> float:
-        """How many classes a set has."""
-        return self.all.mean_size
-
-    @property
-    def fell_short(self) -> list[CoverageRow]:
-        """Where coverage is lower than chance explains, if samples were like those of the fit.
-
-        The coverage of a threshold is then at least a Beta number, and how many of m samples are covered at least a
-        Beta-binomial number, which has an exact lower limit. Classes share the error probability.
+        Args:
+            probs: Probabilities ``(N, K)`` in the precision to compute in.
+            drawn: The random number of each row, ``(N,)``.
         """
-        from scipy.stats import betabinom
-
-        judged = self.classes if self.sets.per_class else (self.all,)
-        found = []
-        for group, limit, count in zip(judged, self.sets.thresholds, self.sets.counts, strict=True):
-            place = _place(count, self.sets.coverage)
-            if math.isinf(limit) or not group.samples:
-                continue
-            chance = betabinom.cdf(group.covered, group.samples, place, count + 1 - place)
-            if chance < (1 - self.confidence) / len(judged):
-                found.append(group)
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers, of all samples and of each class."""
-        return {
-            "sets": self.sets.to_dict(),
-            "confidence": self.confidence,
-            "all": self.all.to_dict(),
-            "classes": [group.to_dict() for group in self.classes],
-            "fell_short": [group.name for group in self.fell_short],
-        }
-
-    def __str__(self) -> str:
-        header = [
-            "",
-            "samples",
-            "coverage",
-            f"{100 * self.confidence:g} % interval",
-            "mean size",
-            "one class",
-            "empty",
-        ]
-        table = Table.of(header, [self.all.row(), *(group.row() for group in self.classes)]).text()
-        wanted = f"{100 * self.sets.coverage:g} %"
-        short = self.fell_short
-        if not short:
-            verdict = (
-                f"Coverage is what {wanted} allows for. It holds for new samples drawn from the same source as those "
-                "of the fit, and for no others."
-            )
+        if self.method == "lac":
+            return 1 - probs
+        # ONNX has no word for a stable order; its own puts the first of equal classes first too.
+        if torch.compiler.is_compiling():
+            ordered, order = torch.sort(probs, dim=1, descending=True)
         else:
-            where = (
-                listed([class_called(group.name) for group in short]) if self.sets.per_class else "the sets"
-            )
-            verdict = (
-                f"Coverage is below {wanted} for {where}, by more than chance explains: these samples are unlike those "
-                "of the fit. Fit the sets to samples like these."
-            )
-        return f"{self.sets}\n\n{table}\n\n{verdict}"
+            ordered, order = torch.sort(probs, dim=1, descending=True, stable=True)
+        scores = ordered.cumsum(1)
+        if drawn is not None:
+            scores = scores - drawn[:, None] * ordered
+        if self.penalty:
+            ranks = torch.arange(1, self.num_classes + 1, device=probs.device)
+            scores = scores + self.penalty * (ranks - self.rank).clamp(min=0)
+        return torch.empty_like(scores).scatter(1, order, scores)
 
 
 def load_sets(path: Path | str) -> tuple[Sets, list[str] | None]:
@@ -443,19 +337,8 @@ def load_sets(path: Path | str) -> tuple[Sets, list[str] | None]:
     path = Path(path)
     content = read_json(path, "a file of sets", largest=_LARGEST_FILE)
     try:
-        if not isinstance(content, dict) or content.get("macc_sets") != _FORMAT:
-            raise ValueError(f"it does not say 'macc_sets': {_FORMAT}")
+        sets = Sets.from_dict(content)
         classes = content.get("classes")
-        fields = {name: value for name, value in content.items() if name not in ("macc_sets", "classes")}
-        for name in ("thresholds", "counts"):
-            if not isinstance(fields.get(name), list):
-                raise ValueError(f"it lacks the list {name!r}")
-        limits = [math.inf if value is None else value for value in fields["thresholds"]]
-        fields |= {"thresholds": tuple(limits), "counts": tuple(fields["counts"])}
-        try:
-            sets = Sets(**fields)
-        except TypeError as error:
-            raise ValueError(shown(error)) from None
         if classes is not None and not are_names(classes, sets.num_classes):
             raise ValueError(f"'classes' must name its {sets.num_classes} classes")
     except ValueError as error:
@@ -492,14 +375,8 @@ def _tuned(matrix: Tensor, labels: Tensor, empty: Sets) -> tuple[Tensor, Tensor,
     return matrix[rest], labels[rest], replace(empty, penalty=_PENALTIES[int(np.argmin(sizes))], rank=rank)
 
 
-def _place(count: int, coverage: float) -> int:
-    """Which of the sorted scores is the threshold, from 1; more than there are if they are too few."""
-    # In decimal digits: (n + 1) times 0.9 in binary may be a hair above a whole number.
-    return math.ceil((count + 1) * Decimal(repr(float(coverage))))
-
-
 def _order_statistic(scores: Floats, coverage: float) -> float:
-    place = _place(len(scores), coverage)
+    place = place_of(len(scores), coverage)
     return float(np.partition(scores, place - 1)[place - 1]) if place <= len(scores) else math.inf
 
 
@@ -507,7 +384,7 @@ def _warn_of_few(found: tuple[float, ...], groups: Sequence[Floats], coverage: f
     few = [str(k) for k, value in enumerate(found) if math.isinf(value)]
     if not few:
         return
-    needed = next(n for n in range(1, 10**9) if _place(n, coverage) <= n)
+    needed = next(n for n in range(1, 10**9) if place_of(n, coverage) <= n)
     whose = f"class {listed(few)} has" if len(groups) > 1 else "there are"
     what = "it is in every set" if len(groups) > 1 else "every set has every class"
     warnings.warn(

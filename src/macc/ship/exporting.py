@@ -18,15 +18,18 @@ from torch import Tensor, nn
 from macc import data as datasets
 from macc.data import files as data_files
 from macc.io.writing import write_whole
+from macc.posthoc import Sets
 from macc.ship import files
 from macc.ship.files import Trained
-from macc.ship.network import EXPORTABLE, Network
+from macc.ship.network import EXPORTABLE, Network, in_sets
 from macc.training.building import splits_for
 from macc.training.inputs import Inputs
 from macc.words import shown
 
 TOLERANCE = 1e-4
 """The largest difference from PyTorch that an exported graph may have."""
+ROUNDING = 1e-9
+"""How close to its threshold a score may be for a class to be in the set of one program and not of another."""
 CHECKED = 64
 """How many inputs it is compared on."""
 
@@ -59,7 +62,7 @@ def export(
     """Write a model as ONNX or as a ``torch.export`` program, checked against PyTorch before it gets its name.
 
     The graph takes raw inputs as the data set had them, any number at once, and gives ``labels``, ``confidence``,
-    ``probs``, ``certainty`` (where the model ends in a linear layer) and ``accepted``.
+    ``probs``, ``certainty`` (where the model ends in a linear layer), ``accepted``, and ``in_set`` where it has sets.
 
     Args:
         trained: The model; its ``rule`` decides what is accepted.
@@ -84,7 +87,7 @@ def export(
         inputs = _random_inputs(trained.inputs) if real is None else real
         expected = graph(inputs)
         content, outputs = write(graph, inputs, expected, _metadata(trained, real is not None))
-        difference = _largest_difference(expected, outputs)
+        difference = _largest_difference(expected, outputs, trained.sets)
         if not difference <= TOLERANCE:
             if not torch.equal(expected["probs"], graph(inputs)["probs"]):
                 raise ValueError(
@@ -120,7 +123,7 @@ class _Graph(nn.Module):
                 self.set_submodule(name, _MaxWindows(module.output_size))  # type: ignore[arg-type]
 
     def forward(self, inputs: Tensor) -> Outputs:
-        """Labels, confidence, probabilities, certainty if there is one, and acceptance."""
+        """Labels, confidence, probabilities, acceptance, and certainty and sets where there are some."""
         return {name: value for name, value in self.network(inputs)._asdict().items() if value is not None}
 
 
@@ -196,6 +199,7 @@ def _metadata(trained: Trained, real: bool) -> dict[str, str]:
         "inputs": json.dumps(inputs),
         "calibrator": about["calibrator"]["method"],
         "threshold": json.dumps(about["threshold"]),
+        "sets": json.dumps(about["sets"]),
         "metrics": json.dumps(about["metrics"]),
         "compared_on": "validation inputs" if real else "random inputs",
     }
@@ -240,8 +244,11 @@ def _random_inputs(inputs: Inputs) -> Tensor:
     return values if scaling is None else values * torch.tensor(scaling.std) + torch.tensor(scaling.mean)
 
 
-def _largest_difference(expected: Outputs, outputs: Outputs) -> float:
-    """Over all numbers; where two classes or the threshold are that close, either answer is right."""
+def _largest_difference(expected: Outputs, outputs: Outputs, sets: Sets | None) -> float:
+    """Over all numbers; where two classes or the threshold are that close, either answer is right.
+
+    Sets are those of the graph's own probabilities, except where a score is the threshold to the last digits.
+    """
     if list(expected) != list(outputs):
         raise ValueError(f"the exported graph gives {', '.join(outputs)} in place of {', '.join(expected)}")
     numbers = [name for name in ("confidence", "probs", "certainty") if name in expected]
@@ -250,6 +257,11 @@ def _largest_difference(expected: Outputs, outputs: Outputs) -> float:
     chosen = probs.gather(1, outputs["labels"].long()[:, None])[:, 0]
     far = (confidence - chosen > TOLERANCE).any()
     other = expected["accepted"] != outputs["accepted"]
+    if sets is not None:
+        probs = outputs["probs"]
+        margin = sets.class_scores(probs.double()) - torch.tensor(sets.thresholds, dtype=torch.float64)
+        wrong = in_sets(sets, probs) != outputs["in_set"]
+        far |= (margin.abs() > ROUNDING)[wrong].any()
     limit = confidence[expected["accepted"]].amin() if expected["accepted"].any() else torch.inf
     return float("inf") if far or ((confidence - limit).abs() > TOLERANCE)[other].any() else worst
 

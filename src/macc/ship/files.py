@@ -18,7 +18,7 @@ from torch import Tensor
 from macc import __version__, posthoc
 from macc.io.json import finite
 from macc.io.writing import write_whole
-from macc.posthoc import Calibrator, Threshold
+from macc.posthoc import Calibrator, Sets, Threshold
 from macc.training.building import rebuilt
 from macc.training.inputs import FILE as INPUTS
 from macc.training.inputs import Inputs
@@ -50,6 +50,7 @@ class Trained:
         rule: From which confidence on a prediction is accepted.
         version: The version of macc that trained it.
         source: Where it was read from.
+        sets: Which classes are in the set of a prediction; None where no sets are wanted.
     """
 
     recipe: Recipe
@@ -62,6 +63,7 @@ class Trained:
     rule: Threshold
     version: str
     source: Path
+    sets: Sets | None = None
 
     def about(self) -> dict[str, Any]:
         """All but the tensors, as what JSON can hold."""
@@ -72,6 +74,7 @@ class Trained:
             "inputs": self.inputs.to_dict(),
             "calibrator": self.calibrator.to_dict(),
             "threshold": {key: value for key, value in self.rule.to_dict().items() if key != "coverage"},
+            "sets": None if self.sets is None else self.sets.to_dict(),
             "metrics": finite(dict(self.metrics)),
         }
 
@@ -89,6 +92,28 @@ def with_risk(trained: Trained, risk: float) -> Trained:
         return trained
     rule = rule_for(trained.calibrator, trained.logits, trained.labels, risk=risk)
     return replace(trained, rule=rule)
+
+
+def sets_for(
+    trained: Trained,
+    *,
+    coverage: float,
+    method: str = "lac",
+    per_class: bool = False,
+    penalty: float | None = None,
+    rank: int | None = None,
+) -> Sets:
+    """Sets of classes that hold the right one as often as asked, fitted to the calibrated validation predictions."""
+    probs = trained.calibrator(trained.logits)
+    return Sets.fit(
+        probs,
+        trained.labels,
+        coverage=coverage,
+        method=method,
+        per_class=per_class,
+        penalty=penalty,
+        rank=rank,
+    )
 
 
 def read(path: str | PathLike[str]) -> Trained:
@@ -139,7 +164,7 @@ def ship(trained: Trained, path: str | PathLike[str]) -> Path:
     """Write a model with everything that using it needs as one ``.safetensors`` file.
 
     The file holds tensors and JSON: the weights, the validation logits (for other thresholds), and as metadata the
-    recipe, the classes and what the model takes, the calibrator, the threshold and the metrics. A checksum tells a
+    recipe, the classes and what the model takes, the calibrator, the threshold, the sets and the metrics. A checksum tells a
     file that was changed or damaged.
 
     Args:
@@ -210,6 +235,10 @@ def _checked(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
     logits, labels = tensors[_LOGITS], tensors[_LABELS]
     if not calibrator.num_classes == logits.shape[-1] == inputs.num_classes:
         raise ValueError(f"{shown(path)} is damaged: its parts differ in the number of classes")
+    # Files of earlier versions say nothing of sets.
+    sets = None if about.get("sets") is None else Sets.from_dict(about["sets"])
+    if sets is not None and sets.num_classes != inputs.num_classes:
+        raise ValueError(f"{shown(path)} is damaged: its sets are of another number of classes")
     trained = Trained(
         recipe=recipe,
         inputs=inputs,
@@ -221,6 +250,7 @@ def _checked(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
         rule=TypeAdapter(Threshold).validate_python(about["threshold"]),
         version=str(about["version"]),
         source=path,
+        sets=sets,
     )
     _check_sizes(trained)
     return trained

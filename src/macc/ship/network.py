@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from macc import heads, posthoc
 from macc.heads import LogitMoments
-from macc.posthoc import Threshold
+from macc.posthoc import Sets, Threshold
 from macc.ship.files import Trained
 from macc.training import checkpoints
 from macc.training.building import has_head, rebuilt
@@ -39,6 +39,7 @@ class Answers(NamedTuple):
     probs: Tensor
     certainty: Tensor | None
     accepted: Tensor
+    in_set: Tensor | None = None
 
 
 class Moments(nn.Module):
@@ -61,7 +62,7 @@ class Moments(nn.Module):
 
 
 class Network(nn.Module):
-    """Raw inputs ``(N, …)`` to :class:`Answers`: preparation, network, calibrator, softmax, certainty, acceptance.
+    """Raw inputs ``(N, …)`` to :class:`Answers`: preparation, network, calibrator, softmax, certainty, acceptance, sets.
 
     Certainty is that of the predicted class, from the closed form of the moments with the rate of the recipe's head,
     or 0.2 where the model has none. A model that does not end in a linear layer has no certainty.
@@ -80,6 +81,7 @@ class Network(nn.Module):
         self.kind = trained.inputs.kind
         self.calibrator = trained.calibrator.module(double=not isinstance(trained.calibrator, EXPORTABLE))
         self.accept(trained.rule)
+        self.hold(trained.sets)
         scaling = trained.inputs.normalisation
         self.scaled = scaling is not None and not (model is None and _folded(self.body, scaling))
         shape = (1, -1, *(1,) * (len(trained.inputs.shape) - 1))
@@ -100,7 +102,8 @@ class Network(nn.Module):
         certainty = None
         if variance is not None:
             certainty = 1 - variance.gather(1, labels[:, None])[:, 0].tanh()
-        return Answers(labels, confidence, probs, certainty, confidence >= self.threshold)
+        held = None if self.sets is None else in_sets(self.sets, probs)
+        return Answers(labels, confidence, probs, certainty, confidence >= self.threshold, held)
 
     def _calibrated(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Predicted classes, their probabilities, and those of all classes."""
@@ -118,6 +121,14 @@ class Network(nn.Module):
         """Accept by another rule from now on; nothing where it promises nothing."""
         self.threshold = math.inf if rule.threshold is None else rule.threshold
 
+    def hold(self, sets: Sets | None) -> None:
+        """Answer with these sets from now on, or with none."""
+        if sets is not None and sets.seed is not None:
+            raise ValueError(
+                "a model answers the same whenever it is asked, so its sets cannot be randomised; fit them without"
+            )
+        self.sets = sets
+
     def prepared(self, inputs: Tensor) -> Tensor:
         """What the model itself takes: numbers of the scale it was trained on."""
         if self.kind == "tokens":
@@ -128,6 +139,14 @@ class Network(nn.Module):
             mean, scale = self.get_buffer(f"mean{unit}"), self.get_buffer(f"scale{unit}")
             return (values - mean).mul_(scale)
         return values / unit if unit > 1 else values
+
+
+def in_sets(sets: Sets, probs: Tensor) -> Tensor:
+    """Which classes are in the set of each row, ``(N, K)``, as :class:`macc.posthoc.Sets` says it."""
+    # Apple's graphics processors have no double precision.
+    values = probs if probs.device.type == "mps" else probs.double()
+    limits = torch.tensor(sets.thresholds, dtype=values.dtype, device=values.device)
+    return sets.class_scores(values) <= limits
 
 
 def _folded(body: nn.Module, scaling: Scaling) -> bool:

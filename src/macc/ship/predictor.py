@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from macc.data import Tokeniser, read_images
 from macc.metrics import Report, evaluate
-from macc.posthoc import Calibrator, Threshold
+from macc.posthoc import Calibrator, Sets, Threshold
 from macc.ship import files
 from macc.ship.files import Trained
 from macc.ship.network import Answers, Network
@@ -32,6 +32,7 @@ class Prediction:
             wrong predictions. ``None`` where the model does not end in a linear layer.
         accepted: Whether the confidence reaches the threshold; the others are for a person to decide, ``(N,)``.
         classes: Names of the classes.
+        in_set: Whether each class is in the set of the input, ``(N, K)``; ``None`` without :meth:`Predictor.sets`.
     """
 
     labels: Tensor
@@ -40,6 +41,7 @@ class Prediction:
     certainty: Tensor | None
     accepted: Tensor
     classes: tuple[str, ...]
+    in_set: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,6 +50,18 @@ class Prediction:
     def names(self) -> list[str]:
         """The predicted class of each input, by its name."""
         return [self.classes[label] for label in self.labels.tolist()]
+
+    @property
+    def sets(self) -> list[list[str]]:
+        """The classes in the set of each input, by their names, the most probable first."""
+        if self.in_set is None:
+            raise ValueError("this model has no sets; call predictor.sets(coverage=0.9) before predicting")
+        order = self.probs.argsort(dim=1, descending=True, stable=True)
+        held = self.in_set.gather(1, order).tolist()
+        return [
+            [self.classes[k] for k, inside in zip(row, inside_row, strict=True) if inside]
+            for row, inside_row in zip(order.tolist(), held, strict=True)
+        ]
 
     def of(self, name: str) -> Tensor:
         """The probability of one class, by its name, ``(N,)``."""
@@ -59,6 +73,11 @@ class Prediction:
             f"{shown(name)}  {100 * confidence:.1f} %  {'accepted' if accepted else 'for a person'}"
             for name, confidence, accepted in rows
         ]
+        if self.in_set is not None:
+            lines = [
+                f"{line}  {{{', '.join(map(shown, held))}}}"
+                for line, held in zip(lines, self.sets, strict=True)
+            ]
         return "\n".join(lines)
 
 
@@ -123,6 +142,46 @@ class Predictor:
         )
         return self.rule
 
+    @property
+    def set_rule(self) -> Sets | None:
+        """Which classes are in a set; ``print`` says it in words. None until :meth:`sets` chose."""
+        return self.network.sets
+
+    @set_rule.setter
+    def set_rule(self, found: Sets | None) -> None:
+        if found is not None and found.num_classes != len(self.classes):
+            raise ValueError(
+                f"these sets are of {found.num_classes} classes, and the model has {len(self.classes)}"
+            )
+        self.network.hold(found)
+
+    def sets(
+        self,
+        coverage: float = 0.9,
+        *,
+        method: str = "lac",
+        per_class: bool = False,
+        penalty: float | None = None,
+        rank: int | None = None,
+    ) -> Sets:
+        """Answer with a set of classes for each input too, chosen by the validation predictions.
+
+        Args:
+            coverage: How often the right class has to be in the set, for new samples of the same kind.
+            method: ``"lac"``, ``"aps"`` or ``"raps"``, as for :class:`macc.posthoc.Sets`.
+            per_class: Promise the coverage for each class.
+            penalty: Of ``raps``, with ``rank``.
+            rank: Of ``raps``.
+
+        Returns:
+            The sets, which are not randomised: a model answers the same whenever it is asked.
+        """
+        found = files.sets_for(
+            self.trained, coverage=coverage, method=method, per_class=per_class, penalty=penalty, rank=rank
+        )
+        self.set_rule = found
+        return found
+
     def to(self, device: torch.device | str) -> Self:
         """Compute on another device from now on."""
         self.network.to(device)
@@ -139,7 +198,7 @@ class Predictor:
             batch_size: Samples that are computed at once; the recipe's ``eval_batch_size`` if not given.
 
         Returns:
-            Labels, confidence, probabilities, certainty and whether each is accepted, on the model's device.
+            Labels, confidence, probabilities, certainty, whether each is accepted and the sets, on the model's device.
         """
         rows = self._rows(inputs)
         size = self.trained.recipe.eval_batch_size if batch_size is None else batch_size
@@ -147,10 +206,9 @@ class Predictor:
             raise ValueError(f"`batch_size` must be at least 1, got {size}")
         with torch.no_grad():
             found = [self._batch(rows[start : start + size]) for start in range(0, max(1, len(rows)), size)]
-        if len(found) == 1:
-            return Prediction(*found[0], self.classes)
         joined = [None if parts[0] is None else torch.cat(parts) for parts in zip(*found, strict=True)]
-        return Prediction(*Answers(*joined), self.classes)  # type: ignore[arg-type]
+        answers = found[0] if len(found) == 1 else Answers(*joined)  # type: ignore[arg-type]
+        return Prediction(**answers._asdict(), classes=self.classes)
 
     def evaluate(
         self, inputs: Any, labels: Sequence[str] | Sequence[int] | Tensor, *, resamples: int = 1000
@@ -167,12 +225,12 @@ class Predictor:
         return evaluate(self(inputs).probs.cpu(), indices, resamples=resamples)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the model with its present threshold as one file that :func:`macc.load` reads anywhere."""
+        """Write the model with its present threshold and sets as one file that :func:`macc.load` reads anywhere."""
         return files.ship(self.shipped(), path)
 
     def shipped(self) -> Trained:
-        """The model with its present threshold."""
-        return replace(self.trained, rule=self.rule)
+        """The model with its present threshold and sets."""
+        return replace(self.trained, rule=self.rule, sets=self.set_rule)
 
     def __repr__(self) -> str:
         return (
