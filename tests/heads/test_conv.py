@@ -112,8 +112,6 @@ def test_refused_shapes():
         twin(head())(features().movedim(1, -1))
     with pytest.raises(ValueError, match="1x1 convolution without stride"):
         MCDropoutConv2d.from_conv(nn.Conv2d(6, 5, 1, stride=2))
-    with pytest.raises(ValueError, match="use two channels"):
-        MCDropoutConv2d(6, 1)
 
 
 class TestAttach:

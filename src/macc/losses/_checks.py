@@ -18,6 +18,9 @@ Output = Tensor | LogitMoments
 # `F.cross_entropy` leaves out labels of -100 unless it is told another number; here no label is left out.
 NO_LABEL = torch.iinfo(torch.int32).min
 
+# What data sets write where there is no label.
+NOT_A_LABEL = (-100, -1, 255)
+
 
 def values_readable(*tensors: Tensor) -> bool:
     """Whether values may be looked at without waiting for a device or breaking a graph or a vmap."""
@@ -41,7 +44,7 @@ def check_logits(logits: Any, *, classes: bool = True) -> Tensor:
         raise ValueError(f"logits must be floating point, got {logits.dtype}; pass the raw network output")
     if logits.ndim != 2:
         raise ValueError(
-            f"logits must have shape (N, K), got {tuple(logits.shape)}; flatten further axes into the first"
+            f"logits must have shape (N, K) or (N, K, H, W), got {tuple(logits.shape)}; flatten further axes into the first"
         )
     if logits.shape[0] == 0:
         raise ValueError("the batch is empty; skip it")
@@ -98,9 +101,10 @@ def check_labels(labels: Any, logits: Tensor, *, soft: str | None = None) -> Ten
         outside = ((labels < 0) | (labels >= classes)).nonzero()
         if len(outside):
             index = int(outside[0])
+            label = int(labels[index])
+            cure = f"; pass `ignore_index={label}` to leave such samples out" if label in NOT_A_LABEL else ""
             raise ValueError(
-                f"labels must lie in [0, {classes - 1}] for {classes} classes, "
-                f"got {int(labels[index])} at index {index}"
+                f"labels must lie in [0, {classes - 1}] for {classes} classes, got {label} at index {index}{cure}"
             )
     return labels.long()
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from macc.heads import LogitMoments
 from macc.losses._checks import Output, check_moments, values_readable
+from macc.losses._dense import flat
 from macc.losses._terms import BatchPenalty
 from macc.losses.distributed import batch_mean
 
@@ -104,7 +105,7 @@ class MACC(BatchPenalty):
         """
         if isinstance(output, LogitMoments):  # on the CPU, where values are checked too
             output = LogitMoments(*(part.detach().cpu().double() for part in output))
-        moments = check_moments(output, "MACC.diagnostics", classes=not independent_labels)
+        moments = check_moments(flat(output), "MACC.diagnostics", classes=not independent_labels)
         mean, variance = moments
         probs = mean.sigmoid() if independent_labels else moments.probs
         confidence, certainty = probs.mean(dim=0), moments.certainty.mean(dim=0)

@@ -7,6 +7,9 @@ from macc.losses._checks import Output, check_flag, check_number
 from macc.losses._terms import BatchPenalty
 from macc.losses.distributed import all_rows
 
+# Above this many rows, a matrix of all pairs is too large.
+MANY = 4096
+
 
 def mmce(confidence: Tensor, right: Tensor, *, width: float) -> Tensor:
     """The unweighted form, of confidences and of 1 for right and 0 for wrong, ``(N,)`` each."""
@@ -25,8 +28,21 @@ def weighted_mmce(confidence: Tensor, right: Tensor, *, width: float, legacy: bo
 
 
 def _quadratic_form(residual: Tensor, confidence: Tensor, width: float) -> Tensor:
+    if len(confidence) > MANY and width >= 0.01:
+        return _sorted_form(residual, confidence, width)
     kernel = (-(confidence[:, None] - confidence[None, :]).abs() / width).exp()
     return (residual[:, None] * kernel * residual[None, :]).sum()
+
+
+def _sorted_form(residual: Tensor, confidence: Tensor, width: float) -> Tensor:
+    """The same in the memory of a few rows: of sorted values the kernel is a product, exp(b / width) / exp(a / width)."""
+    ascending, order = confidence.double().sort()
+    sorted_residual = residual.double()[order]
+    growth = ((ascending - 0.5) / width).exp()
+    weighted = sorted_residual * growth
+    before = weighted.cumsum(0) - weighted
+    form = sorted_residual.square().sum() + 2 * (sorted_residual / growth * before).sum()
+    return form.to(residual.dtype)
 
 
 class MMCE(BatchPenalty):

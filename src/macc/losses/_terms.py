@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from macc.heads import LogitMoments
 from macc.losses._checks import Output, check_flag, check_labels, check_logits, check_number, check_targets
+from macc.losses._dense import as_rows
 
 
 class _Summand:
@@ -90,13 +91,16 @@ class Task(Term):
         super().__init__()
         self.register_buffer("weight", None if weight is None else class_weight("weight", weight))
 
-    def forward(self, output: Output, labels: Tensor) -> Tensor:
+    def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
         """The task loss of a batch.
 
         Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction ``(N, K, H, W)``.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them; of dense
+                prediction ``(N, H, W)`` or ``(N, K, H, W)``.
+            ignore_index: The label of samples or pixels to leave out, often 255 or -100.
         """
+        output, labels = as_rows(output, labels, ignore_index)
         return self.measure(output, labels)
 
     @property
@@ -104,13 +108,16 @@ class Task(Term):
         """The task term, which is the loss itself."""
         return self
 
-    def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
+    def parts(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> dict[str, Tensor]:
         """The value of the one term, by name."""
+        output, labels = as_rows(output, labels, ignore_index)
         return {type(self).__name__: self.measure(output, labels)}
 
-    def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def measured(
+        self, output: Output, labels: Tensor, *, ignore_index: int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and :meth:`parts`, from one computation."""
-        values = self.parts(output, labels)
+        values = self.parts(output, labels, ignore_index=ignore_index)
         return next(iter(values.values())), values
 
     @property
@@ -164,7 +171,8 @@ class _OwnTask(Task):
             raise ValueError(f"a task must return a scalar batch mean, {self.label} returned {shape}")
         return value
 
-    def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
+    def parts(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> dict[str, Tensor]:
+        output, labels = as_rows(output, labels, ignore_index)
         return {self.label: self.measure(output, labels)}
 
     def __repr__(self) -> str:
@@ -197,13 +205,16 @@ class Penalty(Term):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.counter = None  # a copy is not the one that is counted
 
-    def forward(self, output: Output, labels: Tensor) -> Tensor:
+    def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
         """The penalty of a batch, times its share of the warm-up.
 
         Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them.
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction ``(N, K, H, W)``.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them; of dense
+                prediction ``(N, H, W)`` or ``(N, K, H, W)``.
+            ignore_index: The label of samples or pixels to leave out, often 255 or -100.
         """
+        output, labels = as_rows(output, labels, ignore_index)
         return self.faded(self.measure(output, labels))
 
     def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
@@ -304,8 +315,9 @@ class Weighted(_Summand, nn.Module):
         self.penalty = penalty
         self.independent_labels = independent_labels
 
-    def forward(self, output: Output, labels: Tensor) -> Tensor:
+    def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
         """The weight times the penalty."""
+        output, labels = as_rows(output, labels, ignore_index)
         return self.weight * self.penalty.faded(self.measure(output, labels))
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
@@ -342,34 +354,42 @@ class Criterion(_Summand, nn.Module):
         self.penalties = nn.ModuleList(_beside(task, penalty) for penalty in penalties)
         self._left_out_said = False
 
-    def forward(self, output: Output, labels: Tensor) -> Tensor:
+    def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
         """The total loss of a batch.
 
         In evaluation (``criterion.eval()``, or gradients disabled) a penalty that needs a variance is left out
         where ``output`` is plain logits, with a warning the first time. In training that is an error.
 
         Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows them.
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction ``(N, K, H, W)``.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows them; of dense
+                prediction ``(N, H, W)`` or ``(N, K, H, W)``. Every term sees the pixels as rows, a module of your
+                own too.
+            ignore_index: The label of samples or pixels to leave out, often 255 or -100.
         """
+        output, labels = as_rows(output, labels, ignore_index)
         total = cast("Tensor", self.task(output, labels))
         for weighted in self._measurable(output):
             total = total + weighted(output, labels)
         return total
 
-    def parts(self, output: Output, labels: Tensor) -> dict[str, Tensor]:
+    def parts(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> dict[str, Tensor]:
         """Each term's bare value by name, before weights and warm-up; for logging.
 
         Of plain logits in evaluation, a term that needs a variance is left out as in :meth:`forward`. It computes every term again. Under ``torch.distributed`` all processes must call it, because
         penalties made of batch statistics share them.
         """
+        output, labels = as_rows(output, labels, ignore_index)
         values = self.task.parts(output, labels)
         for name, weighted in self._named_penalties(output, values):
             values[name] = weighted.measure(output, labels)
         return values
 
-    def measured(self, output: Output, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def measured(
+        self, output: Output, labels: Tensor, *, ignore_index: int | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
+        output, labels = as_rows(output, labels, ignore_index)
         total, values = self.task.measured(output, labels)
         for name, weighted in self._named_penalties(output, values):
             values[name] = weighted.measure(output, labels)
