@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from macc import heads, posthoc
 from macc.heads import LogitMoments
@@ -57,8 +56,13 @@ class Moments(nn.Module):
 
     def forward(self, features: Tensor) -> LogitMoments:
         """Mean and variance of the logits; as :func:`macc.heads.analytic_linear`, with less to compute each time."""
-        mean = F.linear(features, self.weight, self.bias)
-        return LogitMoments(mean, F.linear(features.square(), self.get_buffer("spread")))
+        # The samples as columns: for few classes and many samples, the product is about twice as fast.
+        columns = features.mT
+        mean = self.weight @ columns
+        if self.bias is not None:
+            mean += self.bias[:, None]
+        variance = self.get_buffer("spread") @ (columns * columns)
+        return LogitMoments(mean.mT, variance.mT)
 
 
 class Network(nn.Module):
@@ -107,15 +111,14 @@ class Network(nn.Module):
 
     def _calibrated(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Predicted classes, their probabilities, and those of all classes."""
-        if not isinstance(self.calibrator.calibrator, posthoc.Temperature):
+        calibrator = self.calibrator.calibrator
+        if isinstance(calibrator, posthoc.Temperature):
+            # By far the most common: as few operations as there can be.
+            probs = (logits / calibrator.temperature).softmax(dim=1)
+        else:
             probs = self.calibrator(logits)
-            confidence, labels = probs.max(dim=1)
-            return labels, confidence, probs
-        # By far the most common; one search for the largest is a third of the time of doing one after the other.
-        top, labels = logits.max(dim=1, keepdim=True)
-        odds = ((logits - top) / self.calibrator.calibrator.temperature).exp()
-        confidence = odds.sum(dim=1, keepdim=True).reciprocal()
-        return labels[:, 0], confidence[:, 0], odds * confidence
+        confidence, labels = probs.max(dim=1)
+        return labels, confidence, probs
 
     def accept(self, rule: Threshold) -> None:
         """Accept by another rule from now on; nothing where it promises nothing."""

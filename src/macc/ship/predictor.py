@@ -205,10 +205,11 @@ class Predictor:
         if size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {size}")
         with torch.no_grad():
-            found = [self._batch(rows[start : start + size]) for start in range(0, max(1, len(rows)), size)]
+            if len(rows) <= size:
+                return self._said(self._batch(rows))
+            found = [self._batch(rows[start : start + size]) for start in range(0, len(rows), size)]
         joined = [None if parts[0] is None else torch.cat(parts) for parts in zip(*found, strict=True)]
-        answers = found[0] if len(found) == 1 else Answers(*joined)  # type: ignore[arg-type]
-        return Prediction(**answers._asdict(), classes=self.classes)
+        return self._said(Answers(*joined))  # type: ignore[arg-type]
 
     def evaluate(
         self, inputs: Any, labels: Sequence[str] | Sequence[int] | Tensor, *, resamples: int = 1000
@@ -237,6 +238,9 @@ class Predictor:
             f"Predictor({self.trained.recipe.model} on {self._expected()}, {type(self.calibrator).__name__})"
         )
 
+    def _said(self, answers: Answers) -> Prediction:
+        return Prediction(**answers._asdict(), classes=self.classes)
+
     def _batch(self, rows: Tensor) -> Answers:
         rows = rows.to(self.device, non_blocking=True)
         if rows.ndim == 4:
@@ -245,20 +249,24 @@ class Predictor:
 
     def _rows(self, inputs: Any) -> Tensor:
         """Inputs as one tensor of the form that the data set had, or an error that says which that is."""
-        if isinstance(inputs, str | PathLike):
-            inputs = [inputs]
-        if isinstance(inputs, list | tuple) and inputs and _is_one_thing(inputs[0]):
-            inputs = self._read(inputs)
         if not isinstance(inputs, Tensor):
-            try:
-                array = np.asarray(inputs)
-                # torch warns of memory that it may not write to.
-                inputs = torch.as_tensor(array if array.flags.writeable else array.copy())
-            except (TypeError, ValueError):
-                raise self._refusal(f"a {type(inputs).__name__}") from None
+            inputs = self._tensor(inputs)
         if self.inputs.kind == "image":
             return self._images(inputs)
         return self._tokens(inputs) if self.inputs.kind == "tokens" else self._features(inputs)
+
+    def _tensor(self, inputs: Any) -> Tensor:
+        """Anything else than a tensor as one."""
+        if isinstance(inputs, str | PathLike):
+            inputs = [inputs]
+        if isinstance(inputs, list | tuple) and inputs and _is_one_thing(inputs[0]):
+            return self._read(inputs)
+        try:
+            array = np.asarray(inputs)
+            # torch warns of memory that it may not write to.
+            return torch.as_tensor(array if array.flags.writeable else array.copy())
+        except (TypeError, ValueError):
+            raise self._refusal(f"a {type(inputs).__name__}") from None
 
     def _read(self, things: Sequence[Any]) -> Tensor:
         """Texts or image files as what stands for them in the data set."""
