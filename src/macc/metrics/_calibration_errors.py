@@ -4,6 +4,8 @@
 
 from typing import Any
 
+import torch
+
 from macc.metrics._formulas import (
     class_errors,
     debiased_gap,
@@ -12,9 +14,8 @@ from macc.metrics._formulas import (
     mean_excess,
     mean_gap,
     mean_lack,
-    residuals_on_grid,
     root_mean_square_gap,
-    smooth_error,
+    smooth_gap,
 )
 from macc.metrics._metric import described, metric
 from macc.metrics.binning import (
@@ -24,6 +25,7 @@ from macc.metrics.binning import (
     bin_index,
     class_gaps,
     equal_mass_index,
+    equal_weight_index,
     top_bins,
     top_labels,
 )
@@ -42,7 +44,13 @@ from macc.tables import PERCENT, THOUSANDTHS
     floored=True,
 )
 def ece(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Expected calibration error: mean gap between confidence and accuracy of the predicted class.
 
@@ -66,7 +74,7 @@ def ece(
         Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
         Binning*, AAAI 2015; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
-    return mean_gap(_binned(probs, labels, bins, from_logits, normalise))
+    return mean_gap(_binned(probs, labels, bins, from_logits, normalise, weights))
 
 
 @metric(
@@ -80,7 +88,13 @@ def ece(
     floored=True,
 )
 def mce(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Maximum calibration error: the largest gap of any confidence bin that holds a sample.
 
@@ -98,7 +112,7 @@ def mce(
         Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
         Binning*, AAAI 2015.
     """
-    return max_gap(_binned(probs, labels, bins, from_logits, normalise))
+    return max_gap(_binned(probs, labels, bins, from_logits, normalise, weights))
 
 
 @metric(
@@ -112,7 +126,13 @@ def mce(
     floored=True,
 )
 def sce(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Static calibration error: the gaps of all classes, not only the predicted one.
 
@@ -134,13 +154,19 @@ def sce(
         Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019.
     """
     check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    return float(class_errors(class_gaps(given, bins).sums(), given.num_samples).mean())
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return float(class_errors(class_gaps(given, bins).sums(), given.total).mean())
 
 
 @described
 def classwise_ece(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> Any:
     r"""Calibration error of each class, whose mean is :func:`sce`.
 
@@ -159,8 +185,8 @@ def classwise_ece(
         Kull et al., *Beyond Temperature Scaling*, NeurIPS 2019.
     """
     check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    return like(class_errors(class_gaps(given, bins).sums(), given.num_samples), probs)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return like(class_errors(class_gaps(given, bins).sums(), given.total), probs)
 
 
 @metric(
@@ -173,7 +199,13 @@ def classwise_ece(
     floored=True,
 )
 def over_confidence(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""The part of :func:`ece` from bins more confident than accurate.
 
@@ -187,7 +219,7 @@ def over_confidence(
         >>> round(metrics.over_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
         0.233333
     """
-    return mean_excess(_binned(probs, labels, bins, from_logits, normalise))
+    return mean_excess(_binned(probs, labels, bins, from_logits, normalise, weights))
 
 
 @metric(
@@ -200,7 +232,13 @@ def over_confidence(
     floored=True,
 )
 def under_confidence(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""The part of :func:`ece` from bins more accurate than confident.
 
@@ -214,7 +252,7 @@ def under_confidence(
         >>> round(metrics.under_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
         0.1
     """
-    return mean_lack(_binned(probs, labels, bins, from_logits, normalise))
+    return mean_lack(_binned(probs, labels, bins, from_logits, normalise, weights))
 
 
 @metric(
@@ -234,6 +272,7 @@ def rmsce(
     debiased: bool = False,
     from_logits: bool = False,
     normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Root mean square calibration error: :func:`ece` with squared gaps.
 
@@ -260,7 +299,7 @@ def rmsce(
         Kumar, Liang and Ma, *Verified Uncertainty Calibration*, NeurIPS 2019.
     """
     formula = debiased_gap if debiased else root_mean_square_gap
-    return formula(_binned(probs, labels, bins, from_logits, normalise))
+    return formula(_binned(probs, labels, bins, from_logits, normalise, weights))
 
 
 @metric(
@@ -273,7 +312,13 @@ def rmsce(
     floored=True,
 )
 def rmsce_debiased(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     """The debiased form of :func:`rmsce`.
 
@@ -285,7 +330,15 @@ def rmsce_debiased(
         >>> round(metrics.rmsce_debiased([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]], [0, 1, 1]), 6)
         0.458258
     """
-    return rmsce(probs, labels, bins=bins, debiased=True, from_logits=from_logits, normalise=normalise)
+    return rmsce(
+        probs,
+        labels,
+        bins=bins,
+        debiased=True,
+        from_logits=from_logits,
+        normalise=normalise,
+        weights=weights,
+    )
 
 
 @metric("adaptive SCE", THOUSANDTHS, "lower", lambda d: d.adaptive(None), floored=True)
@@ -297,6 +350,7 @@ def ace(
     top_label: bool = False,
     from_logits: bool = False,
     normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Adaptive calibration error: :func:`sce` with bins that hold equally many samples.
 
@@ -323,13 +377,15 @@ def ace(
         ``top_label``, Mukhoti et al., *Calibrating Deep Neural Networks using Focal Loss*, NeurIPS 2020.
     """
     check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     if top_label:
         top = top_labels(given.blocks())
-        index = equal_mass_index(
-            top.confidence[None], bins, top.confidence.new_tensor([given.num_samples]).long()
-        )
-        return mean_gap(top_bins(top, index[0], bins))
+        row = top.confidence[None]
+        if given.weights is None:
+            index = equal_mass_index(row, bins, row.new_tensor([given.num_samples]).long())
+        else:
+            index = equal_weight_index(row, bins, given.weights[None])
+        return mean_gap(top_bins(top, index[0], bins, given.weights))
     return _adaptive(given, bins, None)
 
 
@@ -349,6 +405,7 @@ def tace(
     threshold: float = 0.01,
     from_logits: bool = False,
     normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Thresholded adaptive calibration error: :func:`ace` over probabilities above a threshold.
 
@@ -376,12 +433,19 @@ def tace(
     """
     check_bins(bins)
     check_threshold(threshold)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     return _adaptive(given, bins, threshold)
 
 
 @metric("smooth ECE", PERCENT, "lower", lambda d: d.smooth_ece, prominence=2, top_label=True, floored=True)
-def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def smooth_ece(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Smooth calibration error of the predicted class: no bins, and a bandwidth the data choose.
 
     .. math:: \sigma^\ast \text{ with } \int_0^1 \Bigl| \frac1N \sum_i
@@ -401,13 +465,19 @@ def smooth_ece(probs: Array, labels: Array, *, from_logits: bool = False, normal
     Reference:
         Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
     """
-    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
-    residuals = residuals_on_grid(top.confidence, (top.correct - top.confidence)[None])
-    return float(smooth_error(residuals / len(top.confidence)))
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return smooth_gap(top_labels(given.blocks()), given.weights)
 
 
 @metric("KS error", PERCENT, "lower", lambda d: d.ks_error, top_label=True, floored=True)
-def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def ks_error(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Kolmogorov-Smirnov calibration error of the predicted class: the largest cumulative gap.
 
     .. math:: \max_t \Bigl| \frac1N \sum_{i : c_i \le t} (1[\hat y_i = y_i] - c_i) \Bigr|
@@ -423,8 +493,8 @@ def ks_error(probs: Array, labels: Array, *, from_logits: bool = False, normalis
     Reference:
         Gupta et al., *Calibration of Neural Networks using Splines*, ICLR 2021.
     """
-    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
-    return largest_running_gap(top)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return largest_running_gap(top_labels(given.blocks()), given.weights)
 
 
 def check_threshold(threshold: float) -> None:
@@ -435,13 +505,16 @@ def check_threshold(threshold: float) -> None:
 
 def _adaptive(given: Predictions, bins: int, threshold: float | None) -> float:
     total = 0.0
-    for cells in adaptive_cells(given.matrix(), bins, threshold):
-        errors = adaptive_gaps(cells, given.labels, bins).abs().sum(1) / cells.kept.clamp(min=1)
-        total += float(errors.sum())
+    for cells in adaptive_cells(given.matrix(), bins, threshold, weights=given.weights):
+        gaps = adaptive_gaps(cells, given.labels, bins, given.weights).abs().sum(1)
+        total += float(torch.where(cells.kept > 0, gaps / cells.kept, 0.0).sum())
     return total / given.num_classes
 
 
-def _binned(probs: Array, labels: Array, bins: int, from_logits: bool, normalise: bool) -> TopBins:
+def _binned(
+    probs: Array, labels: Array, bins: int, from_logits: bool, normalise: bool, weights: Array | None
+) -> TopBins:
     check_bins(bins)
-    top = top_labels(predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks())
-    return top_bins(top, bin_index(top.confidence, bins), bins)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    top = top_labels(given.blocks())
+    return top_bins(top, bin_index(top.confidence, bins), bins, given.weights)

@@ -52,12 +52,22 @@ def class_errors(gaps: Tensor, num_samples: float) -> Tensor:
     return gaps.abs().sum(0) / num_samples
 
 
-def largest_running_gap(top: TopLabels) -> float:
+def smooth_gap(top: TopLabels, weights: Tensor | None = None) -> float:
+    """The smooth error of the samples, which may have weights."""
+    each = top.correct - top.confidence
+    if weights is not None:
+        each = each * (weights * (len(each) / weights.sum()))
+    return float(smooth_error(residuals_on_grid(top.confidence, each[None]) / len(each)))
+
+
+def largest_running_gap(top: TopLabels, weights: Tensor | None = None) -> float:
     """Largest gap of all samples up to some confidence, as a share of all."""
     confidence, order = top.confidence.sort()
     last_of_ties = confidence.diff(append=confidence.new_tensor([2.0])) > 0
-    running = (top.correct - top.confidence)[order].cumsum(0)
-    return float(running[last_of_ties].abs().max() / len(confidence))
+    each = top.correct - top.confidence
+    running = (each if weights is None else each * weights)[order].cumsum(0)
+    total = len(confidence) if weights is None else float(weights.sum())
+    return float(running[last_of_ties].abs().max() / total)
 
 
 def residuals_on_grid(confidence: Tensor, residuals: Tensor, cells: int = _GRID) -> Tensor:

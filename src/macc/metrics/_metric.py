@@ -23,6 +23,7 @@ _ARGUMENTS = {
     "positive": "The positive class, 0 or 1.",
     "from_logits": "``probs`` holds logits.",
     "normalise": "Divide rows by their sum instead of refusing those that do not sum to 1.",
+    "weights": "How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.",
 }
 
 

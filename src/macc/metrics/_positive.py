@@ -4,10 +4,10 @@ The top label of two classes hides this. Where a model says 60 % and 50 % happen
 it is over-confident in class 1 and under-confident in class 0, and the two cancel in every bin of confidence.
 """
 
-from macc.metrics._formulas import max_gap, mean_gap, residuals_on_grid, smooth_error
+from macc.metrics._formulas import max_gap, mean_gap, smooth_gap
 from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
-from macc.metrics.inputs import Array, check_bins, check_positive, predictions
+from macc.metrics.inputs import Array, Predictions, check_bins, check_positive, predictions
 from macc.tables import PERCENT, PLAIN
 
 
@@ -29,6 +29,7 @@ def positive_ece(
     bins: int = 15,
     from_logits: bool = False,
     normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Expected calibration error of the positive class of two.
 
@@ -50,8 +51,8 @@ def positive_ece(
         Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, AAAI 2015.
     """
     check_bins(bins)
-    one = _of_class(probs, labels, positive, from_logits, normalise)
-    return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins))
+    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins, given.weights))
 
 
 @metric(
@@ -71,6 +72,7 @@ def positive_mce(
     bins: int = 15,
     from_logits: bool = False,
     normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Maximum calibration error of the positive class of two: the largest gap of any bin that holds a sample.
 
@@ -85,8 +87,8 @@ def positive_mce(
         0.4
     """
     check_bins(bins)
-    one = _of_class(probs, labels, positive, from_logits, normalise)
-    return max_gap(top_bins(one, bin_index(one.confidence, bins), bins))
+    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    return max_gap(top_bins(one, bin_index(one.confidence, bins), bins, given.weights))
 
 
 @metric(
@@ -99,7 +101,13 @@ def positive_mce(
     floored=True,
 )
 def positive_smooth_ece(
-    probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    positive: int = 1,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its probability.
 
@@ -116,9 +124,8 @@ def positive_smooth_ece(
     Reference:
         Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
     """
-    one = _of_class(probs, labels, positive, from_logits, normalise)
-    residuals = residuals_on_grid(one.confidence, (one.correct - one.confidence)[None])
-    return float(smooth_error(residuals / len(one.correct)))
+    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    return smooth_gap(one, given.weights)
 
 
 @metric(
@@ -131,7 +138,13 @@ def positive_smooth_ece(
     prominence=2,
 )
 def positive_brier(
-    probs: Array, labels: Array, *, positive: int = 1, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    positive: int = 1,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     r"""The usual Brier score of two classes: mean squared error of the probability of the positive class.
 
@@ -148,16 +161,18 @@ def positive_brier(
     Reference:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
-    one = _of_class(probs, labels, positive, from_logits, normalise)
-    return float((one.confidence - one.correct).square().mean())
+    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    return given.mean((one.confidence - one.correct).square())
 
 
-def _of_class(probs: Array, labels: Array, positive: int, from_logits: bool, normalise: bool) -> TopLabels:
+def _of_class(
+    probs: Array, labels: Array, positive: int, from_logits: bool, normalise: bool, weights: Array | None
+) -> tuple[Predictions, TopLabels]:
     check_positive(positive)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     if given.num_classes != 2:
         raise ValueError(
             f"a positive class exists among two classes, and probs has {given.num_classes}; "
             "classwise_ece has the error of each class"
         )
-    return class_labels(given.blocks(), positive)
+    return given, class_labels(given.blocks(), positive)

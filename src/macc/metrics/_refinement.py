@@ -28,7 +28,14 @@ _UNSEEN = 1.0
     prominence=1,
     short="refinement",
 )
-def refinement(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def refinement(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Negative log-likelihood after temperature scaling, in nats, cross-fitted.
 
     .. math:: \frac1N \sum_{h \in \{A, B\}} \sum_{i \in h}
@@ -47,6 +54,7 @@ def refinement(probs: Array, labels: Array, *, from_logits: bool = False, normal
     Args:
         probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two. 0 counts as 1.4e-45, the smallest number of
             float32.
+        weights: Refused: halves are dealt by samples.
 
     Returns:
         The score, at least 0 and finite; it is the same for logits of any scale. A single sample has
@@ -65,6 +73,11 @@ def refinement(probs: Array, labels: Array, *, from_logits: bool = False, normal
     Reference:
         Berta, Holzmüller, Jordan and Bach, *Rethinking Early Stopping: Refine, Then Calibrate*, 2025.
     """
+    if weights is not None:
+        raise ValueError(
+            "refinement takes no weights, because its halves are dealt by samples; repeat samples of whole weights, "
+            "or use nll of probabilities that Temperature has calibrated"
+        )
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
     return float(held_out(given).losses.mean())
 

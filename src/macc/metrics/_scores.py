@@ -25,7 +25,14 @@ _LARGEST = 2
     streamed=lambda s: s.means.accuracy,
     prominence=1,
 )
-def accuracy(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def accuracy(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Share of samples whose most probable class is their label; the first class wins a tie.
 
     .. math:: \frac1N \sum_i 1[\arg\max_j p_{ij} = y_i]
@@ -38,15 +45,19 @@ def accuracy(probs: Array, labels: Array, *, from_logits: bool = False, normalis
         >>> metrics.accuracy([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1, 1])
         0.75
     """
-    return float(
-        top_labels(
-            predictions(probs, labels, from_logits=from_logits, normalise=normalise).blocks()
-        ).correct.mean()
-    )
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return given.mean(top_labels(given.blocks()).correct)
 
 
 @metric("NLL", PLAIN, "lower", lambda d: d.scores.nll, streamed=lambda s: s.means.nll, prominence=1)
-def nll(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def nll(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Negative log-likelihood of the labels, in nats.
 
     .. math:: -\frac1N \sum_i \log p_{i y_i}
@@ -63,14 +74,21 @@ def nll(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bo
         >>> round(metrics.nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.490415
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    return -sum(float(block.log_likelihood.sum()) for block in given.blocks()) / given.num_samples
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return -sum(float(_summed(block.log_likelihood, block)) for block in given.blocks()) / given.total
 
 
 @metric(
     "Brier score", PLAIN, "lower", lambda d: d.scores.brier, streamed=lambda s: s.means.brier, prominence=2
 )
-def brier(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def brier(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Brier score: squared distance to the one-hot label, summed over classes.
 
     .. math:: \frac1N \sum_i \sum_j \bigl( p_{ij} - 1[y_i = j] \bigr)^2
@@ -86,8 +104,8 @@ def brier(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
     Reference:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    return sum(float(squared_distance(block)) for block in given.blocks()) / given.num_samples
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    return sum(float(squared_distance(block)) for block in given.blocks()) / given.total
 
 
 class BrierDecomposition(NamedTuple):
@@ -99,7 +117,13 @@ class BrierDecomposition(NamedTuple):
 
 @described
 def brier_decomposition(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> BrierDecomposition:
     r"""Split the Brier score into what recalibration could remove and what it could not.
 
@@ -124,15 +148,18 @@ def brier_decomposition(
         *The Comparison and Evaluation of Forecasters*, 1983.
     """
     check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     gaps = ClassGaps(given.num_classes, bins)
     score = 0.0
     for block in given.blocks():
         gaps.add(block)
         score += float(squared_distance(block))
-    calibration = float((gaps.sums().square() / gaps.samples().clamp(min=1)).sum())
+    samples = gaps.samples()
+    # Empty bins have no gap; rounding of sums of weights may leave them a little more than nothing.
+    filled = samples > 1e-9 * given.total
+    calibration = float((gaps.sums()[filled].square() / samples[filled]).sum())
     refinement = max(0.0, score - calibration)  # rounding
-    return BrierDecomposition(calibration / given.num_samples, refinement / given.num_samples)
+    return BrierDecomposition(calibration / given.total, refinement / given.total)
 
 
 @metric(
@@ -144,7 +171,13 @@ def brier_decomposition(
     floored=True,
 )
 def brier_calibration(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     """The part of the Brier score that recalibration could remove.
 
@@ -157,13 +190,19 @@ def brier_calibration(
         0.3125
     """
     return brier_decomposition(
-        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise
+        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise, weights=weights
     ).calibration
 
 
 @metric("of it refinement", PLAIN, "lower", lambda d: d.classes.brier_refinement, part_of_above=True)
 def brier_refinement(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> float:
     """The part of the Brier score that recalibration could not remove.
 
@@ -176,7 +215,7 @@ def brier_refinement(
         0.0
     """
     return brier_decomposition(
-        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise
+        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise, weights=weights
     ).refinement
 
 
@@ -188,7 +227,14 @@ def brier_refinement(
     streamed=lambda s: None if s.area is None else s.area.value,
     prominence=2,
 )
-def auroc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False) -> float:
+def auroc(
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
+) -> float:
     r"""Area under the ROC curve, class against rest, averaged over classes.
 
     .. math:: \frac1{|J|} \sum_{j \in J} P\bigl( p_j(x) > p_j(x') \mid y = j, y' \ne j \bigr)
@@ -207,13 +253,15 @@ def auroc(probs: Array, labels: Array, *, from_logits: bool = False, normalise: 
     Reference:
         Provost and Domingos, *Well-Trained PETs*, 2000; the AUROC of the MACC paper's table 3.
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    areas = class_aurocs(given.matrix(), given.labels)
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    areas = class_aurocs(given.matrix(), given.labels, given.weights)
     return float(areas.nanmean())
 
 
-def class_aurocs(probs: Tensor, labels: Tensor) -> Tensor:
+def class_aurocs(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """One-against-rest area of each class, float64 ``(K,)``, by midranks; ``nan`` where undefined."""
+    if weights is not None:
+        return _weighted_aurocs(probs, labels, weights)
     num_samples, num_classes = probs.shape
     targets = labels.cpu().numpy()
     members = np.split(
@@ -233,8 +281,35 @@ def class_aurocs(probs: Tensor, labels: Tensor) -> Tensor:
     return torch.from_numpy(areas)
 
 
+def _weighted_aurocs(probs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """:func:`class_aurocs` where a pair of samples counts as often as the product of their weights."""
+    targets, each = labels.cpu().numpy(), weights.cpu().numpy()
+    total = each.sum()
+    areas = np.full(probs.shape[1], np.nan)
+    for classes, values in columns(probs):
+        for j, row in zip(classes, values.cpu().numpy(), strict=True):
+            own = targets == j
+            mass = each[own].sum()
+            if own.any() and not own.all():
+                order = row.argsort(kind="stable")
+                line, below = row[order], np.concatenate([[0.0], each[order].cumsum()])
+                ranks = (
+                    below[line.searchsorted(row[own], "left")] + below[line.searchsorted(row[own], "right")]
+                )
+                # Among themselves the samples of the class win half of all pairs.
+                areas[j] = ((each[own] * ranks).sum() - mass**2) / 2 / (mass * (total - mass))
+    return torch.from_numpy(areas)
+
+
+def _summed(values: Tensor, block: Block) -> Tensor:
+    """The sum of a number of each row, by the weights of rows if they have any."""
+    return values.sum() if block.weights is None else values @ block.weights
+
+
 def squared_distance(block: Block) -> Tensor:
     """Sum of :func:`squared_distances`, without a result for each row, which takes several times as long."""
+    if block.weights is not None:
+        return squared_distances(block) @ block.weights
     flat = block.probs.reshape(-1)
     total = torch.dot(flat, flat) + len(block.labels) - 2 * block.label_probs.sum()
     return total.clamp(0, _LARGEST * len(block.labels))

@@ -58,6 +58,17 @@ def bin_index(values: Tensor, bins: int) -> Tensor:
     return torch.bucketize(values.double(), inner_edges(bins, values.device))
 
 
+def equal_weight_index(values: Tensor, bins: int, masses: Tensor) -> Tensor:
+    """:func:`equal_mass_index` of values ``(M, N)`` that have masses ``(M, N)``; those of mass 0 do not count."""
+    ordered, order = values.double().sort(dim=1)
+    running = masses.gather(1, order).cumsum(1)
+    parts = torch.arange(1, bins, dtype=torch.float64, device=values.device) / bins
+    # A sum that rounding left a little below a cut reaches it.
+    wanted = parts * running[:, -1:] * (1 - 1e-12)
+    cuts = torch.searchsorted(running, wanted).clamp(max=values.shape[1] - 1)
+    return torch.searchsorted(ordered.gather(1, cuts), values.double())
+
+
 def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
     """Bin of each value when every row of ``(M, N)`` is cut into bins of equal mass.
 
@@ -88,8 +99,11 @@ def class_labels(blocks: Iterable[Block], index: int) -> TopLabels:
     return TopLabels(*(torch.cat(part) for part in zip(*rows, strict=True)))
 
 
-def top_bins(top: TopLabels, index: Tensor, bins: int) -> TopBins:
-    """Sum the samples of each bin."""
+def top_bins(top: TopLabels, index: Tensor, bins: int, weights: Tensor | None = None) -> TopBins:
+    """Sum the samples of each bin, or their weights."""
+    if weights is not None:
+        each = (weights, top.confidence * weights, top.correct * weights)
+        return TopBins(*(torch.bincount(index, weights=values, minlength=bins) for values in each))
     return TopBins(
         torch.bincount(index, minlength=bins).double(),
         torch.bincount(index, weights=top.confidence, minlength=bins),
@@ -133,13 +147,17 @@ class ClassGaps:
         self._labels: list[Tensor] = []
         self._label_probs: list[Tensor] = []
         self._label_groups: list[Tensor] = []
+        # Of each scattered entry and of each sample, where samples have weights.
+        self._entry_weights: list[Tensor] = []
+        self._weights: list[Tensor] = []
 
     def add(self, block: Block, group: Tensor | None = None) -> None:
         """Take in the rows of one block, and the group of each if there are several."""
         probs, size = block.probs, self._num_classes
         places = _above(block.given, 1 / self._bins)
         if group is None:
-            self._totals = self._totals + torch.mv(probs.T, _ones(probs.shape[0], probs.device))[None]
+            each = _ones(probs.shape[0], probs.device) if block.weights is None else block.weights
+            self._totals = self._totals + torch.mv(probs.T, each)[None]
         else:
             group = group.to(probs.device)
             totals = torch.zeros(self._groups, size, dtype=torch.float64, device=probs.device)
@@ -147,6 +165,9 @@ class ClassGaps:
             self._squares = self._squares + torch.linalg.vecdot(probs, probs, dim=0)
             self._entry_groups.append(group[places // size])
             self._label_groups.append(group)
+        if block.weights is not None:
+            self._entry_weights.append(block.weights[places // size])
+            self._weights.append(block.weights)
         self._values.append(probs.view(-1)[places])
         self._classes.append(places % size)
         self._labels.append(block.labels)
@@ -167,16 +188,20 @@ class ClassGaps:
         own = self._cells(label_probs, _joined(self._labels) + self._offsets(self._label_groups))
         flat = gaps.view(-1)
         gaps[:, 0] -= self._totals.cpu() if isinstance(self._totals, Tensor) else 0.0
-        flat.index_add_(0, first, values)
-        flat.index_add_(0, self._cells(values, first), -values)
-        flat.index_add_(0, own, torch.ones_like(label_probs))
+        amounts = values * _joined(self._entry_weights) if self._weights else values
+        flat.index_add_(0, first, amounts)
+        flat.index_add_(0, self._cells(values, first), -amounts)
+        flat.index_add_(0, own, _joined(self._weights) if self._weights else torch.ones_like(label_probs))
 
     def samples(self) -> Tensor:
-        """How many samples each bin of each class holds, float64 ``(bins, K)``."""
-        cells = self._cells(_joined(self._values), _joined(self._classes))
-        counts = torch.bincount(cells, minlength=self._bins * self._num_classes).double()
+        """How many samples each bin of each class holds, or their weights, float64 ``(bins, K)``."""
+        values = _joined(self._values)
+        cells = self._cells(values, _joined(self._classes))
+        each = _joined(self._entry_weights) if self._weights else torch.ones_like(values)
+        counts = torch.bincount(cells, each, minlength=self._bins * self._num_classes)
         counts = counts.view(self._bins, self._num_classes)
-        counts[0] += sum(len(labels) for labels in self._labels) - counts.sum(0)
+        total = _joined(self._weights).sum() if self._weights else sum(len(labels) for labels in self._labels)
+        counts[0] += total - counts.sum(0)
         return counts
 
     def totals(self) -> Tensor:
@@ -241,7 +266,7 @@ def columns(probs: Tensor, most: int | None = None) -> Iterator[SomeClasses]:
 class ClassCells(NamedTuple):
     """Probabilities ``(M, N)`` of some classes and their bins, -1 where an entry does not count.
 
-    ``kept`` ``(M,)`` says how many entries of each class do.
+    ``kept`` ``(M,)`` says how many entries of each class do, or the sum of their weights.
     """
 
     classes: range
@@ -259,26 +284,35 @@ def width_cells(probs: Tensor, bins: int, most: int | None = None) -> Iterator[C
 
 
 def adaptive_cells(
-    probs: Tensor, bins: int, threshold: float | None, most: int | None = None
+    probs: Tensor,
+    bins: int,
+    threshold: float | None,
+    most: int | None = None,
+    weights: Tensor | None = None,
 ) -> Iterator[ClassCells]:
     """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass, ``most`` classes at a time."""
     for classes, values in columns(probs, most):
         wide = values.double()
         above = torch.ones_like(wide, dtype=torch.bool) if threshold is None else wide > threshold
-        kept = above.sum(1)
-        index = equal_mass_index(values, bins, kept).masked_fill(~above, -1)
-        yield ClassCells(classes, wide, index, kept)
+        if weights is None:
+            kept = above.sum(1)
+            index = equal_mass_index(values, bins, kept)
+        else:
+            kept = above.double() @ weights
+            index = equal_weight_index(values, bins, above * weights)
+        yield ClassCells(classes, wide, index.masked_fill(~above, -1), kept)
 
 
-def adaptive_gaps(cells: ClassCells, labels: Tensor, bins: int) -> Tensor:
+def adaptive_gaps(cells: ClassCells, labels: Tensor, bins: int, weights: Tensor | None = None) -> Tensor:
     """Signed gaps, float64 ``(M, bins)``, of the cells of some classes."""
     rows = torch.arange(len(cells.bin), device=cells.bin.device)[:, None]
     hits = labels == torch.tensor(cells.classes, device=labels.device)[:, None]
     # The last column collects what does not count.
     at = torch.where(cells.bin < 0, bins, cells.bin) + rows * (bins + 1)
-    gaps = torch.bincount(
-        at.flatten(), (hits.double() - cells.values).flatten(), minlength=len(rows) * (bins + 1)
-    )
+    each = hits.double() - cells.values
+    if weights is not None:
+        each *= weights
+    gaps = torch.bincount(at.flatten(), each.flatten(), minlength=len(rows) * (bins + 1))
     return gaps.view(len(rows), bins + 1)[:, :bins]
 
 

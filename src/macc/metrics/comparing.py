@@ -181,7 +181,7 @@ def compare(
     wanted = check_names(metrics, num_classes)
     names = class_names(classes, num_classes)
     one = positive_index(positive, names)
-    options = {"from_logits": from_logits, "normalise": normalise}
+    options: dict[str, Any] = {"from_logits": from_logits, "normalise": normalise}
     progress = on_progress or (lambda _: None)
     if _is_runs(probs_a) or _is_runs(probs_b):
         rows, num_samples, num_runs = _over_runs(

@@ -37,6 +37,7 @@ class Block(NamedTuple):
     labels: Tensor
     label_probs: Tensor
     log_likelihood: Tensor
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,24 @@ class Predictions:
     from_logits: bool
     normalise: bool
     checked: bool = False
+    weights: Tensor | None = None
+    """Of each sample, above 0, float64 ``(N,)``; without them every sample counts once."""
 
     @property
     def num_samples(self) -> int:
         """N."""
         return self.scores.shape[0]
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights, which is N without any."""
+        return self.num_samples if self.weights is None else float(self.weights.sum())
+
+    def mean(self, values: Tensor) -> float:
+        """The mean of a number of each sample, ``(N,)``."""
+        if self.weights is None:
+            return float(values.mean())
+        return float(values @ self.weights) / self.total
 
     @property
     def num_classes(self) -> int:
@@ -85,7 +99,8 @@ class Predictions:
                     label_probs = probs.gather(1, labels[:, None])[:, 0]
                     log_likelihood = label_probs.log()
                 same = not (self.from_logits or self.normalise) and scores.is_contiguous()
-                yield Block(probs, scores if same else probs, labels, label_probs, log_likelihood)
+                weights = None if self.weights is None else self.weights[start : start + rows]
+                yield Block(probs, scores if same else probs, labels, label_probs, log_likelihood, weights)
 
     def matrix(self) -> Tensor:
         """All checked probabilities at once, for what has to sort columns.
@@ -199,7 +214,12 @@ def _buffer(size: int, device: torch.device) -> Iterator[Tensor]:
 
 
 def predictions(
-    probs: Array, labels: Array, *, from_logits: bool = False, normalise: bool = False
+    probs: Array,
+    labels: Array,
+    *,
+    from_logits: bool = False,
+    normalise: bool = False,
+    weights: Array | None = None,
 ) -> Predictions:
     """Check shapes, types and labels, and give every accepted form the same one.
 
@@ -209,6 +229,7 @@ def predictions(
         labels: ``(N,)`` class indices in ``[0, K)``.
         from_logits: Whether ``probs`` holds logits; never guessed from the values.
         normalise: Whether to divide each row of probabilities by its sum.
+        weights: ``(N,)`` how often each sample counts; those that count 0 times are left out.
 
     Returns:
         The predictions; the values of ``probs`` are checked when they are read.
@@ -243,7 +264,37 @@ def predictions(
             f"labels must lie in [0, {num_classes - 1}] for {num_classes} classes, "
             f"got {int(targets[at])} at index {at}"
         )
-    return Predictions(scores, targets, from_logits, normalise)
+    found = Predictions(scores, targets, from_logits, normalise)
+    return found if weights is None else _weighted(found, weights)
+
+
+def _weighted(given: Predictions, weights: Array) -> Predictions:
+    """The samples that count, with their weights."""
+    values = sample_weights(weights, given.num_samples).to(given.scores.device)
+    there = values > 0
+    if not bool(there.all()):
+        # Checked before rows are left out, so that errors name the rows as they were given.
+        given = given.check()
+        given = replace(given, scores=given.scores[there], labels=given.labels[there])
+    return replace(given, weights=values[there])
+
+
+def sample_weights(weights: Array, num_samples: int) -> Tensor:
+    """Weights as float64 ``(N,)``, refused where they are no numbers of at least 0 of which one is above it."""
+    values = _tensor(weights, "weights").detach().double()
+    if tuple(values.shape) != (num_samples,):
+        raise ValueError(
+            f"weights must have one number for each of {num_samples} samples, got shape {tuple(values.shape)}"
+        )
+    wrong = ~((values >= 0) & values.isfinite())
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"weights[{at}] is {values[at].item():g}, and a weight is a finite number of at least 0; repair or remove it"
+        )
+    if not bool((values > 0).any()):
+        raise ValueError("all weights are 0; at least one sample has to count")
+    return values
 
 
 def score_rows(values: Array, *, from_logits: bool) -> Tensor:

@@ -228,7 +228,8 @@ def below(gaps: Tensor) -> Tensor:
 def root_mean_square(binned: TopBins) -> Norm:
     """The norm that weights squared gaps of these bins by their samples."""
     count = float(binned.samples.sum())
-    shares = (binned.samples / count).clamp(min=1 / count)
+    # Empty bins have no gap, whatever it is divided by.
+    shares = torch.where(binned.samples > 0, binned.samples / count, 1.0)
     return lambda gaps: (gaps.square() / shares).sum(-1).sqrt()
 
 
