@@ -65,7 +65,7 @@ def test_a_metric_says_whether_chance_alone_makes_it_positive():
 
 
 def test_a_part_is_named_with_its_whole_where_it_stands_alone():
-    assert metrics.over_confidence.noun == "ECE, of it over-confidence"
+    assert metrics.over_confidence.noun == "ECE, over-confidence"
     assert metrics.tace.heading == "adaptive SCE, above 1 % probability 1e-3"
 
 

@@ -190,7 +190,7 @@ def classwise_ece(
 
 
 @metric(
-    "of it over-confidence",
+    "over-confidence",
     PERCENT,
     "lower",
     lambda d: d.top.over_confidence,
@@ -223,7 +223,7 @@ def over_confidence(
 
 
 @metric(
-    "of it under-confidence",
+    "under-confidence",
     PERCENT,
     "lower",
     lambda d: d.top.under_confidence,

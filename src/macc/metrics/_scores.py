@@ -163,7 +163,7 @@ def brier_decomposition(
 
 
 @metric(
-    "of it calibration",
+    "calibration",
     PLAIN,
     "lower",
     lambda d: d.classes.brier_calibration,
@@ -194,7 +194,7 @@ def brier_calibration(
     ).calibration
 
 
-@metric("of it refinement", PLAIN, "lower", lambda d: d.classes.brier_refinement, part_of_above=True)
+@metric("refinement", PLAIN, "lower", lambda d: d.classes.brier_refinement, part_of_above=True)
 def brier_refinement(
     probs: Array,
     labels: Array,
