@@ -37,7 +37,9 @@ class Optimum(NamedTuple):
         return (f"the temperature reached its bound {self.value:g}: {why}",)
 
 
-def best_temperature(logits: Tensor, labels: Tensor, *, unseen: float = 0.0, start: float = 1.0) -> Optimum:
+def best_temperature(
+    logits: Tensor, labels: Tensor, *, unseen: float = 0.0, start: float = 1.0, weights: Tensor | None = None
+) -> Optimum:
     r"""The temperature of least NLL, by Newton's method on its logarithm inside a shrinking bracket.
 
     Samples without an error ask for ever smaller temperatures, at which the first error to come costs any amount.
@@ -55,14 +57,16 @@ def best_temperature(logits: Tensor, labels: Tensor, *, unseen: float = 0.0, sta
         labels: Class indices ``(N,)``.
         unseen: Number of samples that were not seen.
         start: A first guess.
+        weights: How often each row counts, ``(N,)``.
     """
     ends = _bounds(logits)
     log_t = min(max(math.log(start), math.log(ends[0])), math.log(ends[1]))
     # A part of the rows tells roughly where to begin, for a fraction of a pass.
     stride = logits.numel() // _WARM_ELEMENTS
     if stride >= 4:
-        log_t = _newton(logits[::stride], labels[::stride], unseen / stride, log_t, ends)
-    log_t = _newton(logits, labels, unseen, log_t, ends)
+        some = None if weights is None else weights[::stride]
+        log_t = _newton(logits[::stride], labels[::stride], unseen / stride, log_t, ends, some)
+    log_t = _newton(logits, labels, unseen, log_t, ends, weights)
     exact = {math.log(end): end for end in ends}
     return Optimum(exact.get(log_t, math.exp(log_t)), log_t in exact)
 
@@ -91,7 +95,14 @@ def _bounds(logits: Tensor) -> tuple[float, float]:
     return min(LOWEST, typical / _FAR) or LOWEST, max(HIGHEST, typical / _NEAR)
 
 
-def _newton(logits: Tensor, labels: Tensor, unseen: float, log_t: float, ends: tuple[float, float]) -> float:
+def _newton(
+    logits: Tensor,
+    labels: Tensor,
+    unseen: float,
+    log_t: float,
+    ends: tuple[float, float],
+    weights: Tensor | None,
+) -> float:
     """The minimum over ``log T`` within the bounds, from a first guess.
 
     With ``u = log T``, ``L(u) = mean(logsumexp(z / T) - z_y / T)`` has one valley, so the sign of each
@@ -100,7 +111,7 @@ def _newton(logits: Tensor, labels: Tensor, unseen: float, log_t: float, ends: t
     low, high = map(math.log, ends)
     bounds, seen_low, seen_high = (low, high), False, False
     for turn in range(200):
-        slope, curvature = _derivatives(logits, labels, unseen, math.exp(-log_t))
+        slope, curvature = _derivatives(logits, labels, unseen, math.exp(-log_t), weights)
         if slope == 0 or (slope > 0 and log_t == bounds[0]) or (slope < 0 and log_t == bounds[1]):
             break
         if slope > 0:
@@ -122,15 +133,21 @@ def _newton(logits: Tensor, labels: Tensor, unseen: float, log_t: float, ends: t
     return log_t
 
 
-def _derivatives(logits: Tensor, labels: Tensor, unseen: float, inverse: float) -> tuple[float, float]:
+def _derivatives(
+    logits: Tensor, labels: Tensor, unseen: float, inverse: float, counted: Tensor | None
+) -> tuple[float, float]:
     """First and second derivative of the mean NLL by ``log T`` at ``inverse = 1 / T``.
 
     With ``d = (z - max z) / T`` and ``p = softmax(d)``: slope ``d_y - E_p d``, curvature
     ``Var_p d - slope``, summed over the rows. A label that may be any class has the mean of ``d`` for ``d_y``.
     """
-    count = len(logits)
+    count = len(logits) if counted is None else float(counted.sum())
     each = unseen / count
     slope = variance = 0.0
+
+    def summed(values: Tensor) -> float:
+        return float(values.sum() if counted is None else values @ counted[part])
+
     for part in blocks(logits):
         rows = float64_copy(logits[part])
         rows -= rows.amax(1, keepdim=True)
@@ -141,9 +158,9 @@ def _derivatives(logits: Tensor, labels: Tensor, unseen: float, inverse: float) 
         weights *= rows
         first = weights.sum(1) / mass
         second = torch.linalg.vecdot(weights, rows) / mass
-        slope += float((own - first).sum())
-        variance += float((second - first.square()).sum())
+        slope += summed(own - first)
+        variance += summed(second - first.square())
         if unseen:
-            slope += each * float((rows.mean(1) - first).sum())
+            slope += each * summed(rows.mean(1) - first)
     variance *= 1 + each
     return slope / count, (variance - slope) / count

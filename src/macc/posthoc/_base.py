@@ -165,6 +165,7 @@ class Sample:
     logits: Tensor
     labels: Tensor
     more: tuple[Tensor, ...] = ()
+    weights: Tensor | None = None
 
     @property
     def num_samples(self) -> int:
@@ -200,15 +201,21 @@ class Sample:
 
     def nll(self, calibrator: Calibrator | None = None) -> float:
         """Mean negative log-likelihood of the labels, of the model itself or after a calibrator."""
-        return float(self.losses(calibrator).mean())
+        return self.mean(self.losses(calibrator))
+
+    def mean(self, values: Tensor) -> float:
+        """The mean of a number of each sample, ``(N,)``, by the weights if there are any."""
+        if self.weights is None:
+            return float(values.mean())
+        return float(values @ self.weights / self.weights.sum())
 
     def brier(self, calibrator: Calibrator | None = None) -> float:
         """Mean Brier score (summed over classes), of the model itself or after a calibrator."""
-        total = 0.0
+        parts = []
         for log_probs, labels in self._log_probs(calibrator):
-            own = log_probs.gather(1, labels[:, None]).exp_()
-            total += float((log_probs.exp_().square().sum(1, keepdim=True) - 2 * own + 1).sum())
-        return total / self.num_samples
+            own = log_probs.gather(1, labels[:, None])[:, 0].exp_()
+            parts.append(log_probs.exp_().square().sum(1) - 2 * own + 1)
+        return self.mean(torch.cat(parts))
 
     def losses(self, calibrator: Calibrator | None = None, *, among: Sequence[int] | None = None) -> Tensor:
         """Negative log-likelihood of each label, ``(N,)``; or given that it is one of some classes."""
@@ -224,9 +231,9 @@ class Sample:
             yield rows.log_softmax(1) if calibrator is None else calibrator._log_probs(rows, *more), labels
 
 
-def sample(logits: Array, labels: Array) -> Sample:
+def sample(logits: Array, labels: Array, weights: Array | None = None) -> Sample:
     """Check what a calibrator is to be fitted to."""
-    given = predictions(logits, labels, from_logits=True)
+    given = predictions(logits, labels, from_logits=True, weights=weights)
     scores, hidden = visible(given.scores)
     if hidden is not None:
         lost = hidden.gather(1, given.labels[:, None])[:, 0].nonzero()
@@ -236,7 +243,7 @@ def sample(logits: Array, labels: Array) -> Sample:
                 f"logits[{row}, {int(given.labels[row])}] is -inf and the label of the sample; "
                 "remove the sample or repair what masked its class"
             )
-    return Sample(scores, given.labels)
+    return Sample(scores, given.labels, weights=given.weights)
 
 
 def visible(logits: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -294,9 +301,9 @@ def accept(
 
 def _with_note_of_no_change(fitted: Fitted, data: Sample, around: Calibrator | None) -> Fitted:
     own = data.losses(fitted)
-    if float((own - data.losses()).abs().mean()) < _NO_CHANGE:
+    if data.mean((own - data.losses()).abs()) < _NO_CHANGE:
         note = "the fit leaves the probabilities as they are: the samples ask for no change"
-    elif around is not None and float((own - data.losses(around)).abs().mean()) < _NO_CHANGE:
+    elif around is not None and data.mean((own - data.losses(around)).abs()) < _NO_CHANGE:
         note = f"the fit ends at the one of {type(around).__name__}: the samples ask for no more"
     else:
         return fitted

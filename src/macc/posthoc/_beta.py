@@ -49,18 +49,21 @@ class Beta(ClassWise):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "Beta":
+    def fit(cls, logits: Array, labels: Array, *, weights: Array | None = None) -> "Beta":
         """Fit the three parameters of each class.
 
         Args:
             logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``.
+            weights: How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.
 
         Returns:
             The fitted calibrator.
         """
-        data = sample(logits, labels)
-        classes, size = data.num_classes, data.num_samples
+        data = sample(logits, labels, weights)
+        counted = torch.ones(data.num_samples).double() if data.weights is None else data.weights
+        counted = counted.to(data.logits.device)[:, None]
+        classes, size = data.num_classes, float(counted.sum())
         around = tempering(data)
         temperature, free = around["temperature"], around["present"]
         start = np.repeat([1.0, 1.0, 0.0], classes)
@@ -68,14 +71,17 @@ class Beta(ClassWise):
         def objective(at: Floats) -> tuple[float, Floats]:
             a, b, c = torch.from_numpy(at).to(data.logits.device).view(3, classes)
             loss, gradient = 0.0, torch.zeros_like(a).repeat(3, 1)
+            done = 0
             for rows, labels_ in data.blocks():
+                each = counted[done : done + len(rows)]
+                done += len(rows)
                 log_q, log_rest = log_and_rest(rows / temperature)
                 hits = torch.zeros_like(log_q).scatter_(1, labels_[:, None], 1.0)
                 scores = a * log_q - b * log_rest + c
                 loss += float(
-                    torch.nn.functional.binary_cross_entropy_with_logits(scores, hits, reduction="sum")
+                    torch.nn.functional.binary_cross_entropy_with_logits(scores, hits, each, reduction="sum")
                 )
-                residual = scores.sigmoid() - hits
+                residual = each * (scores.sigmoid() - hits)
                 gradient[0] += (residual * log_q).sum(0)
                 gradient[1] -= (residual * log_rest).sum(0)
                 gradient[2] += residual.sum(0)

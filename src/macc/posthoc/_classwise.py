@@ -62,7 +62,9 @@ def tempering(data: Sample) -> dict[str, Any]:
     """The fields of :class:`ClassWise`, and notes, for some samples."""
     absent = data.absent
     # A class alone is compared with nothing: the likelihood of its samples asks for ever more of it.
-    found = best_temperature(data.logits, data.labels) if len(data.present) > 1 else Optimum(1.0, False)
+    found = Optimum(1.0, False)
+    if len(data.present) > 1:
+        found = best_temperature(data.logits, data.labels, weights=data.weights)
     notes = found.notes
     if absent:
         named = ", ".join(map(str, absent[:10])) + (", …" if len(absent) > 10 else "")

@@ -54,21 +54,24 @@ class EnsembleTemperature(Calibrator):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array, *, objective: str = "nll") -> "EnsembleTemperature":
+    def fit(
+        cls, logits: Array, labels: Array, *, objective: str = "nll", weights: Array | None = None
+    ) -> "EnsembleTemperature":
         """Find the temperature and the weights.
 
         Args:
             logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``.
             objective: ``"nll"`` or ``"brier"``.
+            weights: How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.
 
         Returns:
             The fitted calibrator.
         """
         check_objective(objective)
-        data = sample(logits, labels)
+        data = sample(logits, labels, weights)
         mixed = _mixture if objective == "nll" else _least_squares
-        single = best_temperature(data.logits, data.labels)
+        single = best_temperature(data.logits, data.labels, weights=data.weights)
         # The profile over T may have two valleys; the better of a few values says where to look closely.
         values = [single.value * factor for factor in _FACTORS]
         start = min(values, key=lambda value: mixed(data, value)[1])
@@ -98,25 +101,35 @@ def _mixture(data: Sample, temperature: float) -> tuple[Floats, float]:
     logs = torch.cat(parts).numpy()
     top = logs.max(1, keepdims=True)
     likelihood = np.exp(logs - top)
+    each = np.ones(len(logs)) if data.weights is None else data.weights.cpu().numpy()
+    each = each / each.sum()
 
     def objective(weights: Floats) -> tuple[float, Floats]:
         # The search may look a little outside of the simplex.
         mixed = np.maximum(likelihood @ weights, 1e-300)
-        return -float(np.log(mixed).mean()), -(likelihood / mixed[:, None]).mean(0)
+        return -float(each @ np.log(mixed)), -each @ (likelihood / mixed[:, None])
 
     weights, value = _on_simplex(objective)
-    return weights, value - float(top.mean())
+    return weights, value - float(each @ top[:, 0])
 
 
 def _least_squares(data: Sample, temperature: float) -> tuple[Floats, float]:
     """The weights of least Brier score at a temperature, and that score: a quadratic form of the weights."""
     products, hits = (torch.zeros(*shape, dtype=torch.float64, device="cpu") for shape in ((3, 3), (3,)))
+    done, total = 0, 0.0
     for opinions, labels in _opinions(data, temperature):
-        own = torch.stack([each.gather(1, labels[:, None]).exp().sum() for each in opinions])
-        probs = torch.stack([each.exp_().flatten() for each in opinions])
+        counted = (
+            torch.ones_like(opinions[0][:, 0])
+            if data.weights is None
+            else data.weights[done : done + len(labels)]
+        )
+        own = torch.stack([each.gather(1, labels[:, None])[:, 0].exp() @ counted for each in opinions])
+        probs = torch.stack([(each.exp_() * counted.sqrt()[:, None]).flatten() for each in opinions])
         hits += own.cpu()
         products += (probs @ probs.T).cpu()
-    form, line = products.numpy() / data.num_samples, hits.numpy() / data.num_samples
+        total += float(counted.sum())
+        done += len(labels)
+    form, line = products.numpy() / total, hits.numpy() / total
 
     def objective(weights: Floats) -> tuple[float, Floats]:
         return float(weights @ form @ weights - 2 * line @ weights) + 1, 2 * (form @ weights - line)

@@ -53,7 +53,13 @@ class Temperature(Calibrator):
 
     @classmethod
     def fit(
-        cls, logits: Array, labels: Array, *, grid: bool = False, objective: str = "nll"
+        cls,
+        logits: Array,
+        labels: Array,
+        *,
+        grid: bool = False,
+        objective: str = "nll",
+        weights: Array | None = None,
     ) -> "Temperature":
         """Find the temperature of the least negative log-likelihood, or of the least Brier score.
 
@@ -63,6 +69,7 @@ class Temperature(Calibrator):
             grid: Take the best of 0.1, 0.2, …, 10.0, the first of equally good ones, as the MACC paper
                 and MDCA do.
             objective: ``"nll"`` or ``"brier"``.
+            weights: How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.
 
         Returns:
             The fitted calibrator.
@@ -70,8 +77,8 @@ class Temperature(Calibrator):
         check_objective(objective)
         if grid and objective != "nll":
             raise ValueError("grid is of the objective 'nll'; leave one of the two out")
-        data = sample(logits, labels)
-        found = best_temperature(data.logits, data.labels)
+        data = sample(logits, labels, weights)
+        found = best_temperature(data.logits, data.labels, weights=data.weights)
         if grid:
             found = _on_grid(data, found)
         elif objective == "brier":
