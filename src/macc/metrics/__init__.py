@@ -55,6 +55,9 @@ from macc.metrics._significance import calibration_tests as calibration_tests
 from macc.metrics.groups import GroupReport as GroupReport
 from macc.metrics.groups import evaluate_groups as evaluate_groups
 from macc.metrics._report import evaluate as evaluate
+from macc.metrics.labels import LabelReport as LabelReport
+from macc.metrics.labels import LabelRow as LabelRow
+from macc.metrics.labels import evaluate_labels as evaluate_labels
 from macc.metrics.comparing import Comparison as Comparison
 from macc.metrics.comparing import Difference as Difference
 from macc.metrics.comparing import compare as compare

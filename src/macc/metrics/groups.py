@@ -28,6 +28,7 @@ from macc.metrics.inputs import (
     positive_index,
     predictions,
 )
+from macc.metrics.intervals import Estimate
 from macc.tables import Table, interval, number, thousands
 from macc.words import listed, quoted
 
@@ -70,7 +71,7 @@ class GroupReport:
         two = self.all.positive is not None
         header = ["group", "samples", *(registry()[name].title(two_classes=two) for name in names)]
         rows = [
-            [group, thousands(report.num_samples), *(_cell(report, name) for name in names)]
+            [group, thousands(report.num_samples), *(cell(name, report[name]) for name in names)]
             for group, report in ({"all": self.all} | self.groups).items()
         ]
         level = f"{100 * self.confidence:g} %"
@@ -237,8 +238,9 @@ def _excess(report: Report) -> float:
     return -value if registry()[name].better == "higher" else value
 
 
-def _cell(report: Report, name: str) -> str:
-    estimate, unit = report[name], registry()[name].unit
+def cell(name: str, estimate: Estimate) -> str:
+    """A metric as it stands in a table: the value, its interval and its noise floor."""
+    unit = registry()[name].unit
     if math.isnan(estimate.value):
         return "–"
     width = estimate.high - estimate.low

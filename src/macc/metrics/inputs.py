@@ -252,7 +252,7 @@ def predictions(
     if targets.ndim != 1:
         raise ValueError(
             f"labels must be one class index per sample, shape (N,), got {tuple(targets.shape)}; "
-            "several labels per sample are not supported, and one-hot rows become indices with .argmax(1)"
+            "several labels per sample are for metrics.evaluate_labels, and one-hot rows become indices with .argmax(1)"
         )
     if len(scores) != len(targets):
         raise ValueError(f"{name} has {len(scores)} samples and labels has {len(targets)}; they must pair up")

@@ -21,6 +21,9 @@ from macc.posthoc._curves import Spline as Spline
 from macc.posthoc._ensemble import EnsembleTemperature as EnsembleTemperature
 from macc.posthoc._grouped import Grouped as Grouped
 from macc.posthoc._identity import Identity as Identity
+from macc.posthoc._label_thresholds import LabelThreshold as LabelThreshold
+from macc.posthoc._label_thresholds import LabelThresholds as LabelThresholds
+from macc.posthoc._label_thresholds import label_thresholds as label_thresholds
 from macc.posthoc._linear import Dirichlet as Dirichlet
 from macc.posthoc._linear import MatrixScaling as MatrixScaling
 from macc.posthoc._linear import VectorScaling as VectorScaling

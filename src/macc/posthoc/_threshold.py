@@ -39,7 +39,7 @@ class Threshold:
         return {**asdict(self), "coverage": self.coverage}
 
     def __str__(self) -> str:
-        level, risk = f"{100 * self.confidence:g} %", _percent(self.risk)
+        level, risk = f"{100 * self.confidence:g} %", percent(self.risk)
         if self.threshold is None:
             return (
                 f"No threshold can promise a risk of at most {risk} with {level} confidence from these "
@@ -49,9 +49,9 @@ class Threshold:
         return (
             f"Accept predictions of confidence {self.threshold:.12g} or more: at most {risk} of them are "
             f"wrong, with {level} confidence.\n"
-            f"Coverage {_percent(self.coverage)}: {thousands(self.accepted)} of {thousands(self.samples)} validation "
-            f"samples are accepted, {thousands(self.wrong)} of them wrong ({_percent(self.wrong / self.accepted)}, "
-            f"upper limit {_percent(self.bound)}); {_percent(1 - self.coverage)} are handed over."
+            f"Coverage {percent(self.coverage)}: {thousands(self.accepted)} of {thousands(self.samples)} validation "
+            f"samples are accepted, {thousands(self.wrong)} of them wrong ({percent(self.wrong / self.accepted)}, "
+            f"upper limit {percent(self.bound)}); {percent(1 - self.coverage)} are handed over."
         )
 
 
@@ -81,9 +81,9 @@ class Check:
         if self.accepted == 0:
             return f"None of the {thousands(self.samples)} samples is accepted."
         seen = (
-            f"{_percent(self.wrong / self.accepted)} of the accepted are wrong ({thousands(self.wrong)} of "
-            f"{thousands(self.accepted)}; {100 * self.level:g} % interval {_percent(self.low)} to {_percent(self.high)}), "
-            f"coverage {_percent(self.accepted / self.samples)} of {thousands(self.samples)} samples"
+            f"{percent(self.wrong / self.accepted)} of the accepted are wrong ({thousands(self.wrong)} of "
+            f"{thousands(self.accepted)}; {100 * self.level:g} % interval {percent(self.low)} to {percent(self.high)}), "
+            f"coverage {percent(self.accepted / self.samples)} of {thousands(self.samples)} samples"
         )
         if self.held:
             return f"It held: {seen}."
@@ -167,7 +167,7 @@ def threshold(
         kept = max(kept, int(counts[end - 1]) if end > first else 0)
     if kept == 0:
         return Threshold(None, risk, confidence, size, 0, 0, 1.0, fewest)
-    value = 0.0 if kept == size else _shortest(float(claims[kept]), float(claims[kept - 1]))
+    value = 0.0 if kept == size else shortest(float(claims[kept]), float(claims[kept - 1]))
     _, bound = clopper_pearson(wrong[kept - 1], kept, level)
     return Threshold(value, risk, confidence, size, kept, int(wrong[kept - 1]), float(bound), fewest)
 
@@ -210,7 +210,7 @@ def _starts(size: int, risk: float, confidence: float) -> list[int]:
     return [math.ceil(size / 2**j) for j in range(64) if j == 0 or size / 2**j >= least]
 
 
-def _shortest(above: float, up_to: float) -> float:
+def shortest(above: float, up_to: float) -> float:
     """The number with the fewest decimals in ``(above, up_to]``, the larger where there are two."""
     for digits in range(1, 17):
         value: float = math.floor(up_to * 10**digits) / 10**digits
@@ -219,7 +219,8 @@ def _shortest(above: float, up_to: float) -> float:
     return up_to
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share as it is printed."""
     digits = (
         1 if share >= 0.1 else 2 if share >= 0.001 or share == 0 else 1 - math.floor(math.log10(100 * share))
     )
