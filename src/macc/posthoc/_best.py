@@ -60,16 +60,11 @@ class Best:
     @property
     def why(self) -> str:
         """Why this candidate was chosen."""
-        first = self.scores[0].name
-        near = sum(score.within_error for score in self.scores)
-        if near == 1:
+        near = sum(score.within_error for score in self.scores[1:])
+        if not near:
             return f"{self.chosen} is chosen: its NLL is the least, by more than one standard error."
-        if self.chosen == first:
-            return f"{first} is chosen: its NLL is the least, and none within one standard error of it is simpler."
-        return (
-            f"{self.chosen} is chosen: it has the fewest parameters of the {near} candidates whose NLL is within one "
-            f"standard error of the least, that of {first}."
-        )
+        others = "another candidate is" if near == 1 else f"{near} other candidates are"
+        return f"{self.chosen} is chosen: its NLL is the least; {others} within one standard error of it."
 
     def __str__(self) -> str:
         return f"{self._table().text()}\n\n{self.why}"
@@ -104,10 +99,10 @@ def best(
 ) -> Best:
     """Choose a calibrator by cross-validated negative log-likelihood and fit it to all samples.
 
-    The least NLL need not be the best choice: of all candidates that are at most one standard error behind it, the one
-    with the fewest parameters is taken, because a simpler map is safer on data that differ a little. The standard
-    error is that of the difference between the two on the same held-out samples. Each class is dealt evenly over the folds. A candidate that refuses a fold is out, and the reason is
-    kept; :class:`Identity` is a good candidate to have, so that the choice may be to do nothing.
+    The least mean NLL of held-out samples decides, and the number of parameters where two are equal. The table and
+    ``why`` say which others are within a standard error, which is that of the difference between the two on the same
+    samples: where a simpler one is, chance may have chosen. Each class is dealt evenly over the folds. A candidate that
+    refuses a fold is out, and the reason is kept; :class:`Identity` is a good candidate to have, so that the choice may be to do nothing.
 
     Args:
         logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
@@ -174,14 +169,13 @@ def best(
     if not losses:
         name, reason = next(iter(refused.items()))
         raise ValueError(f"no candidate could be fitted; {name}: {reason}")
-    order = sorted(losses, key=lambda name: float(losses[name].mean()))
+    order = sorted(losses, key=lambda name: (float(losses[name].mean()), sizes[name]))
     least = losses[order[0]]
     scores = [
         Score(name, *_mean_and_error(losses[name]), *_mean_and_error(losses[name] - least), sizes[name])
         for name in order
     ]
-    # Scores rise, and min takes the first of equals: of equally simple ones the one of less NLL.
-    winner = min((each for each in scores if each.within_error), key=lambda each: each.num_parameters).name
+    winner = order[0]
     nothing = (math.nan,) * 4
     scores += [Score(name, *nothing, 0, reason) for name, reason in refused.items()]
     result = Best(fits[winner](data.logits, data.labels), tuple(scores), folds, winner)
