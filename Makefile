@@ -7,13 +7,14 @@ READY := $(VENV)/.ready
 # Tests run in two processes; more threads than that would only fight over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test check format lint types bench evidence docs clean
+.PHONY: help demo test check format lint types bench soak evidence docs clean
 
 help:
 	@echo "make demo   train and compare on embedded data, about two minutes on two cores"
 	@echo "make test   all tests, doctests and README examples"
 	@echo "make check  format, lint, types and make test"
 	@echo "make bench  speed ratios, printed as a table"
+	@echo "make soak   kills and spoiled files for an hour; MINUTES=5 for less"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +45,9 @@ bench: export OMP_NUM_THREADS = 2
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	$(BIN)/python -m benchmarks
+
+soak: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(or $(MINUTES),60)
 
 evidence: $(READY)
 	$(BIN)/python -m benchmarks.first_evidence

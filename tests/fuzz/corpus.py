@@ -70,9 +70,9 @@ def saved(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def tampered(shop: Workshop, *places: str, value: object) -> bytes:
-    """``state.json`` with another value."""
-    (content,) = [each for name, each in shop.sound.items() if name.name == "state.json"]
+def tampered(shop: Workshop, *places: str, value: object, file: str = "state.json") -> bytes:
+    """A JSON file with another value."""
+    (content,) = [each for name, each in shop.sound.items() if name.name == file]
     state = json.loads(content)
     inner = state
     for place in places[:-1]:
@@ -139,5 +139,10 @@ CORPUS = {
         "checksums",
         "1.1/complete",
         json.dumps({"\x1b" + LONG: ""}).encode(),
+    ),
+    "a number of classes that is text": (
+        "monitor_state",
+        "m.json",
+        lambda shop: tampered(shop, "num_classes", value="two\nlines", file="m.json"),
     ),
 }

@@ -291,7 +291,7 @@ READERS = {
     "state": Reader(
         write_state, lambda at: states.load(at / "s.npz").report(resamples=100), {"*.npz": m.zipped(m.npy)}
     ),
-    "monitor": Reader(write_monitor, read_monitor, {"*.json": m.json_text}),
+    "monitor_state": Reader(write_monitor, read_monitor, {"*.json": m.json_text}),
     "checkpoint": Reader(
         write_checkpoint,
         read_checkpoint,

@@ -434,7 +434,9 @@ def _tensor(values: Array, name: str) -> Tensor:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     # Torch shares memory only with native, writeable, contiguous arrays, and warns about others.
-    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    array = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+    # An axis of length 1 is contiguous to numpy in either direction, and torch knows only one.
+    return torch.from_numpy(array.copy() if min(array.strides, default=0) < 0 else array)
 
 
 def _two_columns(scores: Tensor, *, from_logits: bool) -> Tensor:

@@ -331,6 +331,8 @@ class Monitor:
             raise ValueError(f"it lacks {missing[0]!r}")
         values = {name: given[name] for name in names}
         values["classes"] = None if values["classes"] is None else tuple(map(str, values["classes"]))
+        if type(values["num_classes"]) is not int:
+            raise ValueError(f"the number of classes cannot be {values['num_classes']!r}")
         found = cls.__new__(cls)
         found.settings = Settings(**values)
         found.streams = {
