@@ -253,7 +253,7 @@ class TestContract:
         output, labels = batch(text)
         loss = make(text)
 
-        with pytest.raises(ValueError, match=r"shape \(N, K\), got \(12, 5, 1\)"):
+        with pytest.raises(ValueError, match=r"shape \(N, K\).* got \(12, 5, 1\)"):
             loss(LogitMoments(*(part[..., None] for part in output)), labels)
         if not on_labels(text):
             with pytest.raises(ValueError, match="for one logit .* BinaryCrossEntropy"):
