@@ -34,6 +34,7 @@ def table() -> Table:
     rows = (
         (Entry(NASTY), Entry("-1.50", -0.0015, "±0.20", ("-1.70 … -1.30",), best=True), Entry("2.00")),
         (Entry("=1+1"), Entry(), Entry()),
+        (Entry("next"), Entry("2.50", 0.0025, second=True), Entry()),
     )
     return Table(columns, rows, "digits, `x<y`", ("a note <i>",))
 
@@ -56,11 +57,12 @@ class Reader(HTMLParser):
 
 
 def test_text_aligns_and_marks(table):
-    head, rule, first, second = table.text().splitlines()
+    head, rule, first, second, third = table.text().splitlines()
 
     assert head.split() == ["method", "SCE", "1e-3", "paper"]
     assert set(rule) == {"─"}
     assert "-1.50 ±0.20*" in first
+    assert third.endswith("2.50†")
     assert r"\x1b" in first
     assert second == "=1+1"
     assert head.index("paper") + len("paper") == first.index("2.00") + len("2.00")
@@ -73,6 +75,7 @@ def test_markdown_keeps_its_fields(table):
     assert lines[1] == "|---|--:|--:|"
     assert r"a\|b\_\*\{=1\}$%\\ &lt;b&gt;&amp;" in lines[2]
     assert "| **-1.50 ±0.20** | 2.00 |" in lines[2]
+    assert lines[4] == "| next | 2.50† |  |"
 
 
 def test_latex_escapes(table):
@@ -81,13 +84,19 @@ def test_latex_escapes(table):
     assert r"\begin{tabular}{lrr}" in text
     assert r"a\textbar{}b\_*\{=1\}\$\%\textbackslash{} $<$b$>$\&" in text
     assert r"\textbf{-1.50 $\pm$0.20} & 2.00 \\" in text
+    assert r"next & \underline{2.50} &" in text
     assert r"\caption{digits, `x$<$y`}" in text
 
 
 def test_csv_reads_back_and_holds_no_formula(table):
     rows = list(csv.reader(io.StringIO(table.csv())))
 
-    assert rows == [["method", "SCE 1e-3", "paper"], [NASTY, "'-1.50 ±0.20", "2.00"], ["'=1+1", "", ""]]
+    assert rows == [
+        ["method", "SCE 1e-3", "paper"],
+        [NASTY, "'-1.50 ±0.20", "2.00"],
+        ["'=1+1", "", ""],
+        ["next", "2.50", ""],
+    ]
     assert escape_csv("=HYPERLINK(1)") == "'=HYPERLINK(1)"
     assert escape_csv("-0.5") == "-0.5"
 
@@ -109,7 +118,12 @@ def test_a_page_sorts_by_the_value_and_puts_details_under_it(table):
 
     assert [head["data-first"] for head in heads] == ["descending", "ascending"]
     assert buttons == ["sort", "lower is better"]
-    assert cells == [{"data-value": "-0.0015", "class": "best"}, {"data-value": ""}]
+    assert cells == [
+        {"data-value": "-0.0015", "class": "best"},
+        {"data-value": ""},
+        {"data-value": "0.0025", "class": "second"},
+    ]
+    assert "2.50second" in text.replace("\n", "")
     assert "−1.50best−1.70 … −1.30" in text.replace("\n", "")
     assert "paper" not in text
     assert "2.00" not in text

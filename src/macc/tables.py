@@ -18,6 +18,9 @@ from macc.words import shown
 Better = Literal["lower", "higher", "zero", ""]
 """Which end of a column is good; ``zero`` where the nearest to it is."""
 
+SECOND = "†"
+"""The sign behind the second best where text has no other way to mark it."""
+
 # Entries hold names from files; a longer one is cut on a terminal.
 _WIDEST = 60
 
@@ -92,6 +95,7 @@ class Entry:
         spread: What follows the text on its line; a page has ``below`` instead.
         below: What stands under the text on a page.
         best: Whether it is clearly the best of its column.
+        second: Whether it comes next to the best of its column.
     """
 
     text: str = ""
@@ -99,6 +103,7 @@ class Entry:
     spread: str = ""
     below: tuple[str, ...] = ()
     best: bool = False
+    second: bool = False
 
     @property
     def line(self) -> str:
@@ -137,8 +142,11 @@ class Table:
         return [column.title for column in self.columns]
 
     def text(self) -> str:
-        """For a terminal: columns aligned by spaces, an asterisk behind the best; names are made safe to print."""
-        lines = [self.header, *([entry.line + "*" * entry.best for entry in row] for row in self.rows)]
+        """For a terminal: columns aligned by spaces, ``*`` behind the best, ``†`` behind the second; names are made safe."""
+        lines = [
+            self.header,
+            *([entry.line + "*" * entry.best + SECOND * entry.second for entry in row] for row in self.rows),
+        ]
         cells = [[shown(text, _WIDEST) for text in line] for line in lines]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         head, *body = (
@@ -151,14 +159,14 @@ class Table:
         return "\n".join([head, "─" * (sum(widths) + 2 * (len(widths) - 1)), *body])
 
     def markdown(self) -> str:
-        """For Markdown, the best in bold."""
+        """For Markdown, the best in bold, ``†`` behind the second."""
 
         def line(texts: Sequence[str]) -> str:
             return f"| {' | '.join(texts)} |"
 
         def written(entry: Entry) -> str:
             text = escape_markdown(entry.line)
-            return f"**{text}**" if entry.best else text
+            return f"**{text}**" if entry.best else text + SECOND * entry.second
 
         return "\n".join(
             [
@@ -169,11 +177,13 @@ class Table:
         )
 
     def latex(self) -> str:
-        """For LaTeX, with its caption, the best in bold."""
+        """For LaTeX, with its caption, the best in bold, the second underlined."""
 
         def written(entry: Entry) -> str:
             text = escape_latex(entry.line)
-            return rf"\textbf{{{text}}}" if entry.best else text
+            if entry.best or entry.second:
+                return rf"\{'textbf' if entry.best else 'underline'}{{{text}}}"
+            return text
 
         return "\n".join(
             [
@@ -251,8 +261,9 @@ def _sorted_entry(entry: Entry) -> str:
     # What has no value sorts last.
     value = "" if entry.value is None or not math.isfinite(entry.value) else repr(entry.value)
     text = entry.text if entry.value is None else _minus(entry.text)
-    mark = '<span class="mark">best</span>' if entry.best else ""
-    kind = ' class="best"' if entry.best else ""
+    name = "best" if entry.best else "second" if entry.second else ""
+    mark = f'<span class="mark">{name}</span>' if name else ""
+    kind = f' class="{name}"' if name else ""
     below = "".join(f'\n<span class="small">{_html(_minus(text))}</span>' for text in entry.below)
     return f'<td data-value="{value}"{kind}>\n<span class="value">{_html(text or "–")}</span>{mark}{below}\n</td>'
 

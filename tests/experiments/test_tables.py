@@ -45,6 +45,19 @@ class TestFormats:
         assert any("*" in line and line.startswith("CE+MACC") for line in lines)
         assert any(line.startswith("*: significantly better than every other method") for line in lines)
 
+    def test_the_second_is_the_best_mean_of_the_others_beside_a_clear_best(self, result):
+        means = {
+            name: result.cell("digits", "test", name, "ece").mean
+            for name in result.stages[0]
+            if name != "CE+MACC" and result.cell("digits", "test", name, "ece")
+        }
+
+        assert result.second("digits", "test", "val_accuracy", "ece") == [min(means, key=means.get)]
+        assert result.second("digits", "test", "val_accuracy", "accuracy") == []
+        assert "†: the best mean of the others." in tables.render(result, "text")
+        assert tables.render(result, "text").count("†") == 2
+        assert tables.render(result, "latex").count(r"\underline{") == 1
+
     def test_markdown_has_as_many_fields_in_every_line(self, result):
         text = tables.render(result, "md")
         rows = [line for line in text.splitlines() if line.startswith("|")]

@@ -5,10 +5,10 @@ import torch
 
 from helpers.small_training import network, own_recipe, tabular, trained
 from macc import metrics, posthoc, training
+from macc.cli.runs import summary
 from macc.io import writing
 from macc.training import fitting
 from macc.training.calibrating import fitted_to
-from macc.training.progress import summary
 
 CLASSES = ("a", "b", "c")
 

@@ -14,7 +14,7 @@ def data_list(data: DataFolder = None) -> None:
     """Every data set: classes, sizes, whether it is here or how to get it, licence."""
     from macc.cli import datasets
 
-    datasets.terminal().print(datasets.listing(data))
+    say(datasets.listing(data))
 
 
 @data_app.command("prepare")
@@ -54,7 +54,7 @@ def data_show(
     splits = splits if subset is None else splits.subset(train=subset, seed=seed)
     splits = splits if imbalance is None else splits.make_imbalanced(imbalance, seed=seed)
     splits = splits if label_noise is None else splits.with_label_noise(label_noise, seed=seed)
-    datasets.terminal().print(datasets.description(splits))
+    say(datasets.description(splits))
     say(datasets.sheet(splits, output))
 
 

@@ -4,41 +4,29 @@ from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
-import rich.box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-
 from macc.data import Dataset, Splits, known, load
 from macc.data.files import Copies, data_root
 from macc.data.folder import folder
 from macc.data.sheet import write_sheet
+from macc.tables import Column, Entry, Table
 
 # More classes than this are shown by their extremes.
 MOST_ROWS = 30
 
 
-def terminal() -> Console:
-    """Standard output; wide enough for a table where it is a file or a pipe."""
-    # Names of classes and files are printed as they are, brackets and colons included.
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=120)
-
-
-def listing(root: str | PathLike[str] | None) -> RenderableType:
+def listing(root: str | PathLike[str] | None) -> str:
     """Every data set: what it is, whether it is here, and how to get it."""
-    # Without lines: all of it then fits into 80 columns.
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("inputs", no_wrap=True)
-    table.add_column("classes", justify="right", no_wrap=True)
-    table.add_column("train/val/test", justify="right", no_wrap=True)
-    table.add_column("where", overflow="fold")
-    table.add_column("licence", overflow="fold")
+    numbers = ("classes", "train/val/test")
+    columns = tuple(
+        Column(heading, left=heading not in numbers)
+        for heading in ("name", "inputs", *numbers, "where", "licence")
+    )
     # What needs no file first, a user's own last.
-    for name, one in sorted(
+    order = sorted(
         known().items(), key=lambda item: (item[1].needs_path, item[1].sources is not None, item[0])
-    ):
-        table.add_row(
+    )
+    rows = [
+        (
             f"{name}:PATH" if one.needs_path else name,
             one.kind or "any",
             "any" if one.num_classes is None or name == "synthetic" else str(one.num_classes),
@@ -46,11 +34,15 @@ def listing(root: str | PathLike[str] | None) -> RenderableType:
             _status(one, root),
             one.licence,
         )
-    return Group(
-        table,
-        "",
-        "`macc data prepare NAME` gets a missing set and checks it; `macc data show NAME` looks at one.",
-        f"Files are looked for in {data_root(root)}; say otherwise with --data or $MACC_DATA.",
+        for name, one in order
+    ]
+    return "\n".join(
+        [
+            Table(columns, tuple(tuple(map(Entry, row)) for row in rows)).text(),
+            "",
+            "`macc data prepare NAME` gets a missing set and checks it; `macc data show NAME` looks at one.",
+            f"Files are looked for in {data_root(root)}; say otherwise with --data or $MACC_DATA.",
+        ]
     )
 
 
@@ -99,24 +91,20 @@ def ready(name: str, splits: Splits, *, root: str | PathLike[str] | None, verify
     return f"{name} is embedded, there is nothing to prepare: {sizes}"
 
 
-def description(splits: Splits) -> RenderableType:
+def description(splits: Splits) -> str:
     """Counts of every class in every split, the imbalance, and how inputs are prepared."""
-    table = Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("class", no_wrap=True, max_width=40)
     counts = {name: found.tolist() for name, found in splits.counts().items() if name not in splits.shifts}
-    for name in counts:
-        table.add_column(name, justify="right")
-    for k in _rows(splits):
-        if k is None:
-            table.add_row("…", *("…" for _ in counts))
-        else:
-            table.add_row(splits.classes[k], *(str(found[k]) for found in counts.values()))
-    table.add_section()
-    table.add_row("all", *(str(sum(found)) for found in counts.values()))
+    rows = [
+        ["…"] * (1 + len(counts))
+        if k is None
+        else [splits.classes[k], *(str(found[k]) for found in counts.values())]
+        for k in _rows(splits)
+    ]
+    rows.append(["all", *(str(sum(found)) for found in counts.values())])
     shape = " × ".join(str(n) for n in splits.shape)
-    lines: list[RenderableType] = [
+    lines = [
         f"{splits.name}: {splits.num_classes} classes, each input {shape} ({splits.kind})",
-        table,
+        Table.of(["class", *counts], rows).text(),
         "",
         f"imbalance factor {_imbalance(splits)}",
         f"normalisation    {_normalisation(splits)}",
@@ -124,7 +112,7 @@ def description(splits: Splits) -> RenderableType:
     ]
     if splits.shifts:
         lines.append(f"shifts           {_shifts(splits)}")
-    return Group(*lines)
+    return "\n".join(lines)
 
 
 def _rows(splits: Splits) -> Iterable[int | None]:

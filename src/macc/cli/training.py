@@ -30,7 +30,7 @@ def train(
 ) -> None:
     """Train a recipe; started again, it resumes where it was stopped."""
     from macc import training
-    from macc.training.progress import result_text, summary
+    from macc.cli import runs
 
     chosen = training.load(recipe, scale=scale, loss=loss, seed=seed, overrides=changes or [])
     try:
@@ -40,7 +40,7 @@ def train(
             typer.echo(f"macc: {stopped}", err=True)
         raise typer.Exit(128 + stopped.number) from None
     if os.environ.get("RANK", "0") == "0":
-        say(f"{summary(run.metrics).text()}\n\n{result_text(run.path)}")
+        say(f"{runs.summary(run.metrics).text()}\n\n{runs.result_text(run.path)}")
 
 
 @app.command()
@@ -98,9 +98,9 @@ def ensemble(
 @recipe_app.command("list")
 def recipe_list() -> None:
     """The recipes that come with macc, and what each needs."""
-    from macc.training.progress import recipe_table
+    from macc.cli import runs
 
-    say(recipe_table())
+    say(runs.recipes().text())
 
 
 @recipe_app.command("show")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from macc.experiments.columns import column as column_of
 from macc.words import shown
 
 FORMAT = 1
@@ -179,6 +180,20 @@ class Result:
             if (row.dataset, row.test, row.rule, row.metric, row.why) == block:
                 of_best.setdefault(row.a, []).append(row)
         return [name for name, rows in of_best.items() if all(row.p_holm < LEVEL for row in rows)]
+
+    def second(self, dataset: str, test: str, rule: str, metric: str) -> list[str]:
+        """The method with the best mean of the others, in every stage that has a clear best."""
+        better = column_of(metric, self.units.get(metric.partition("/")[0])).better
+        found = []
+        for best in self.best(dataset, test, rule, metric):
+            means = {}
+            for name in next((names for names in self.stages if best in names), []):
+                cell = self.cell(dataset, test, name, metric, rule)
+                if name != best and cell is not None and not math.isnan(cell.mean):
+                    means[name] = abs(cell.mean) if better == "zero" else cell.mean
+            if means:
+                found.append((max if better == "higher" else min)(means, key=lambda name: means[name]))
+        return found
 
     def metrics(self, dataset: str) -> list[str]:
         """The columns of a data set's table; a class-wise one is as many as there are classes."""

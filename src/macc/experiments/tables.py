@@ -11,7 +11,7 @@ from macc.experiments.result import LEVEL, Cell, Result
 from macc.experiments.spec import RULE_TEXT
 from macc.io.json import finite
 from macc.metrics import headline_errors
-from macc.tables import Column, Entry, Table, Unit, escape_latex, escape_markdown
+from macc.tables import SECOND, Column, Entry, Table, Unit, escape_latex, escape_markdown
 
 Format = Literal["text", "md", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -79,9 +79,10 @@ def block_table(result: Result, dataset: str, test: str, rule: str) -> Table:
         column = column_of(metric, result.units.get(metric.partition("/")[0]))
         cells = {name: cells[index] for name, cells in found.items()}
         best = result.best(dataset, test, rule, metric)
+        second = result.second(dataset, test, rule, metric)
         columns.append(column)
         for row, (name, cell) in zip(rows, cells.items(), strict=True):
-            row.append(_entry(cell, column, best=name in best))
+            row.append(replace(_entry(cell, column), best=name in best, second=name in second))
         if any(cell is not None and cell.paper is not None for cell in cells.values()):
             columns += [Column(heading, on_page=False) for heading in ("paper", "diff.")]
             for row, cell in zip(rows, cells.values(), strict=True):
@@ -89,7 +90,7 @@ def block_table(result: Result, dataset: str, test: str, rule: str) -> Table:
     return Table(tuple(columns), tuple(map(tuple, rows)), title)
 
 
-def _entry(cell: Cell | None, column: Column, *, best: bool) -> Entry:
+def _entry(cell: Cell | None, column: Column) -> Entry:
     if cell is None:
         return Entry()
     sign, unit = column.better == "zero", column.unit
@@ -104,7 +105,7 @@ def _entry(cell: Cell | None, column: Column, *, best: bool) -> Entry:
     below = [f"{name} {unit.write(value, sign=sign)}" for name, value in more.items() if value is not None]
     if math.isnan(cell.mean):
         return Entry("–", below=tuple(below))
-    return Entry(unit.write(cell.mean, sign=sign), cell.mean, spread, (*ends, *below), best)
+    return Entry(unit.write(cell.mean, sign=sign), cell.mean, spread, (*ends, *below))
 
 
 def _beside(cell: Cell | None, unit: Unit) -> list[Entry]:
@@ -172,7 +173,7 @@ def _front_tables(result: Result) -> Iterator[Table]:
         yield Table(columns, tuple(body), f"{dataset}, {method}: the Pareto front on validation")
 
 
-def marked(result: Result, mark: str) -> str:
+def marked(result: Result, mark: str, second: str) -> str:
     """What a mark in a table means; nothing where methods are not compared."""
     tested = {(c.dataset, c.test, c.rule, c.metric) for c in result.comparisons if c.why == "best"}
     if not tested:
@@ -180,7 +181,7 @@ def marked(result: Result, mark: str) -> str:
     how = f"significantly better than every other method (paired tests, p < {LEVEL:g}, Holm)"
     if not any(result.best(*column) for column in tested):
         return f"There is no clear best in any column: no method is {how}."
-    return f"{mark}: {how}. A column without a mark has no clear best."
+    return f"{mark}: {how}. {second}: the best mean of the others. A column without a mark has no clear best."
 
 
 def _remarks(result: Result) -> list[str]:
@@ -190,7 +191,7 @@ def _remarks(result: Result) -> list[str]:
 def _text(result: Result) -> str:
     parts = [caption(result)]
     parts += [f"{table.caption}\n{table.text()}" for table in tables(result)]
-    if legend := marked(result, "*"):
+    if legend := marked(result, "*", SECOND):
         parts.append(legend)
     if _remarks(result):
         parts.append("\n".join(_remarks(result)))
@@ -200,7 +201,8 @@ def _text(result: Result) -> str:
 
 
 def _markdown(result: Result) -> str:
-    parts = [escape_markdown(" ".join(filter(None, [caption(result), marked(result, "Bold")])))]
+    legend = marked(result, "Bold", SECOND)
+    parts = [escape_markdown(" ".join(filter(None, [caption(result), legend])))]
     parts += [f"### {escape_markdown(table.caption)}\n\n{table.markdown()}" for table in tables(result)]
     listed = [f"- {escape_markdown(text)}" for text in (*_remarks(result), *result.findings)]
     return "\n\n".join([*parts, "\n".join(listed)]).rstrip()
@@ -210,7 +212,7 @@ def _latex(result: Result) -> str:
     parts = [
         replace(table, caption=f"{caption(result)} {table.caption}.").latex() for table in tables(result)
     ]
-    legend = filter(None, [marked(result, "Bold")])
+    legend = filter(None, [marked(result, "Bold", "Underlined")])
     said = [f"% {escape_latex(text)}" for text in (*legend, *_remarks(result), *result.findings)]
     return "\n\n".join([*parts, "\n".join(said)]).rstrip()
 

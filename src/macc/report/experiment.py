@@ -129,7 +129,7 @@ def _tables(result: Result) -> list[Table]:
         where = dataset if test == "test" else f"{dataset}, {test}"
         seeds = f"mean over {result.seeds} seeds and its 95 % interval" if result.seeds > 1 else "one seed"
         chosen = f", selected by {RULE_TEXT[rule]}" if len(result.rules(dataset)) > 1 else ""
-        notes = tuple(filter(None, [marked(result, "Best")]))
+        notes = tuple(filter(None, [marked(result, "Best", "Second")]))
         found.append(replace(table, caption=f"{where}: {seeds}{chosen}", notes=notes))
     others = [] if result.kind == "table" else tables(result)
     return [*(table for table in found if table.rows), *others]

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -11,8 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from macc.metrics import Unit, headline
-from macc.tables import Table
+from macc.metrics import headline
 
 REFRESH_SECONDS = 0.1
 
@@ -161,63 +159,6 @@ def row_text(row: Mapping[str, Any]) -> str:
         for name, metric in headline().items()
     ]
     return "  ".join([*terms, f"| val {'  '.join(found)}"])
-
-
-def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The metrics of each split with their intervals, and after the calibrator where there is one."""
-    found = {split: values for split, values in metrics.items() if split != "calibrated"}
-    found |= {f"{split}, calibrated": values for split, values in metrics.get("calibrated", {}).items()}
-    rows = [
-        [metric.heading, *(_cell(values.get(name), metric.unit) for values in found.values())]
-        for name, metric in headline().items()
-    ]
-    return Table.of(["", *found], rows)
-
-
-def _cell(estimate: Mapping[str, Any] | None, unit: Unit) -> str:
-    if not estimate or estimate.get("value") is None:
-        return ""
-    if estimate.get("low") is None:
-        return unit.write(estimate["value"])
-    return f"{unit.write(estimate['value'])} [{unit.write(estimate['low'])}, {unit.write(estimate['high'])}]"
-
-
-def result_text(run: Path) -> str:
-    """Where the files of a run are, and what to do with them."""
-    calibrator = ["  calibrator.json         fitted to validation; `macc apply` reads it"]
-    calibrator = calibrator if (run / "calibrator.json").is_file() else []
-    return "\n".join(
-        [
-            f"{run}",
-            "  metrics.json            every metric of validation and test, with intervals",
-            "  predictions/test.npz    logits and labels; `macc evaluate` reads it",
-            "  best.safetensors        the selected weights",
-            *calibrator,
-            "  history.jsonl           one line an epoch",
-        ]
-    )
-
-
-def recipe_table() -> str:
-    """Every recipe on a line: data set, model, epochs, and what this version lacks to train it."""
-    from macc import data, models
-    from macc.training import loading as recipes
-
-    rows = []
-    for name in recipes.names():
-        found = recipes.load(name)
-        lacking = []
-        if found.dataset.partition(":")[0] not in data.known():
-            lacking.append(f"data set {found.dataset}")
-        if ":" not in found.model and found.model not in vars(models):
-            lacking.append(f"model {found.model}")
-        state = f"not yet: needs the {' and the '.join(lacking)}" if lacking else ""
-        rows.append((name, found.dataset, found.model, f"{found.epochs} epochs", state))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip()
-        for row in rows
-    )
 
 
 def duration(seconds: float) -> str:
