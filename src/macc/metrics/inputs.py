@@ -314,7 +314,11 @@ def check_shape(name: str, shape: tuple[int, ...]) -> None:
     if len(shape) not in (1, 2):
         raise ValueError(
             f"{name} must have shape (N, K), or (N,) for two classes, got {shape}; "
-            "flatten further dimensions into N first"
+            + (
+                "for maps use metrics.Calibration(K, intervals=True), which resamples whole images"
+                if len(shape) >= 4
+                else "flatten further dimensions into N first"
+            )
         )
     if shape[0] == 0:
         raise ValueError(f"{name} holds no samples; at least one is needed")

@@ -18,6 +18,7 @@ from macc.metrics._report import (
 )
 from macc.metrics._resampling.groups import GroupDraws
 from macc.metrics._scores import auroc
+from macc.metrics.dense import as_pixels
 from macc.metrics.inputs import (
     Array,
     Predictions,
@@ -36,6 +37,8 @@ from macc.tables import number, thousands
 _WAITING_ELEMENTS = 2**21
 # With intervals, more bins of all classes would take gigabytes.
 _MOST_CLASS_BINS = 2**18
+# Their intervals rest on every sample being independent, which pixels are not.
+_OF_SINGLE_SAMPLES = ("mce", "positive_mce", "auroc")
 
 
 class Waiting:
@@ -141,15 +144,31 @@ class Calibration:
         """How many samples this process has seen."""
         return self._sums.count + self._waiting.count
 
-    def update(self, probs: Array, labels: Array) -> None:
-        """Take in probabilities ``(N, K)`` and labels ``(N,)``; a refused batch changes nothing."""
+    def update(self, probs: Array, labels: Array, *, ignore_index: int | None = None) -> None:
+        """Take in probabilities ``(N, K)`` and labels ``(N,)``; a refused batch changes nothing.
+
+        Of dense prediction they are ``(N, K, H, W)`` and ``(N, H, W)``. Then whole images are resampled for
+        intervals, because pixels of one image are not independent.
+
+        Args:
+            probs: Probabilities, or logits if the object was made for them.
+            labels: Class indices.
+            ignore_index: The label of samples or pixels to leave out.
+        """
+        probs, labels, images = as_pixels(probs, labels, ignore_index)
+        if len(labels) == 0 and images is not None:
+            return
+        if self.num_samples == 0:
+            self._of_images = images is not None
+        if self._of_images != (images is not None):
+            raise ValueError("one Calibration takes maps (N, K, H, W) or rows (N, K), not both; make another")
         given = predictions(probs, labels, from_logits=self.from_logits, normalise=self.normalise)
         if given.num_classes != self.num_classes:
             raise ValueError(
                 f"probs has {given.num_classes} classes, and this Calibration was made for {self.num_classes}"
             )
-        if given.num_samples > self._waiting.capacity:
-            self.sums().add(given, self._random)
+        if images is not None or given.num_samples > self._waiting.capacity:
+            self.sums().add(given, self._random, images)
             return
         given = given.check()
         if not self._waiting.put(given):
@@ -158,7 +177,9 @@ class Calibration:
 
     def merge(self, other: "Calibration") -> None:
         """Add the samples that another object has seen to this one's."""
-        for what in ("classes", "bins", "names of classes", "positive classes", "intervals"):
+        if self.num_samples == 0:
+            self._of_images = other._of_images
+        for what in self._kind:
             one, two = self._kind[what], other._kind[what]
             if one != two:
                 raise ValueError(f"cannot merge states of other {what}: {_shown(one)} and {_shown(two)}")
@@ -194,6 +215,13 @@ class Calibration:
         """
         check_confidence(confidence)
         wanted = check_streamed(metrics, self.num_classes)
+        if self._of_images:
+            unknown = [name for name in wanted if name in _OF_SINGLE_SAMPLES]
+            if metrics is not None and unknown:
+                raise ValueError(
+                    f"{unknown[0]} of images has no interval; leave it out, compute() has its value"
+                )
+            wanted = {name: metric for name, metric in wanted.items() if name not in unknown}
         sums = self._all_processes()
         draws = self.draws(resamples=resamples, confidence=confidence, sums=sums)
         with torch.device("cpu"):  # whatever the default device is
@@ -215,6 +243,8 @@ class Calibration:
             most = number(error, auroc.unit, error, suffix=True)
             cells = thousands(sums.parts["all"].shape[1])
             notes.append(f"AUROC from {cells} cells a class is within {most} of the exact value.")
+        if self._of_images:
+            notes.append("Whole images were resampled: their pixels are not independent.")
         if metrics is None:
             notes.append(left_out(wanted, self.num_classes))
         top = reliability_bins(sums.top, self.bins, confidence)
@@ -230,13 +260,14 @@ class Calibration:
         sums = self.sums() if sums is None else sums
         if sums.count == 0:
             raise ValueError("no samples were seen; there is nothing to report")
-        return GroupDraws(sums, resamples=resamples, confidence=confidence)
+        return GroupDraws(sums, resamples=resamples, confidence=confidence, images=self._of_images)
 
     def reset(self) -> None:
         """Forget all samples."""
         groups = GROUPS if self.intervals else 1
         self._sums = Sums(self.num_classes, self.bins, groups=groups, positive=self.positive)
         self._waiting.count = 0
+        self._of_images = False
         self._random = np.random.default_rng(self.seed + _rank())
 
     def sums(self) -> Sums:
@@ -254,6 +285,7 @@ class Calibration:
             "names of classes": self.classes,
             "positive classes": self.positive,
             "intervals": self.intervals,
+            "kinds, of images and of rows": self._of_images,
         }
 
     def __getstate__(self) -> dict[str, Any]:

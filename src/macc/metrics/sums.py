@@ -93,13 +93,22 @@ class Sums:
                 name: torch.zeros(size, dtype=torch.float64, device="cpu") for name, size in sizes.items()
             }
 
-    def add(self, given: Predictions, random: np.random.Generator | None = None) -> None:
+    def add(
+        self,
+        given: Predictions,
+        random: np.random.Generator | None = None,
+        images: Tensor | None = None,
+    ) -> None:
         """Add samples in one pass over them; refused ones leave everything as it was.
 
         Args:
             given: The samples.
             random: Draws their groups, where there are several.
+            images: ``(N,)`` numbers from 0 on of the images that samples are pixels of: those of one share a group.
         """
+        start, of_image = 0, None
+        if images is not None and random is not None:
+            of_image = random.integers(self.groups, size=int(images.max()) + 1)
         class_groups = len(self.parts["class_gaps"])
         gaps = ClassGaps(self.num_classes, self.bins, class_groups)
         cells = None if self.groups == 1 else CellCounts(self.num_classes)
@@ -107,7 +116,12 @@ class Sums:
         for block in given.blocks():
             group = None
             if cells is not None and random is not None:
-                group = torch.from_numpy(random.integers(self.groups, size=len(block.labels)))
+                end = start + len(block.labels)
+                if of_image is None or images is None:
+                    group = torch.from_numpy(random.integers(self.groups, size=end - start))
+                else:
+                    group = torch.from_numpy(of_image)[images[start:end]]
+                start = end
                 groups.append(group)
                 cells.add(block)
             gaps.add(block, None if group is None else group % class_groups)

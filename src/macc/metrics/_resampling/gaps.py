@@ -50,13 +50,14 @@ class BinErrors(NamedTuple):
     under_confidence: Sampled
 
 
-def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
+def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor, *, size: int | None = None) -> BinErrors:
     """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by chance.
 
     Args:
         binned: Sums over the samples of each bin.
         noise: ``(R, bins)`` resampled gaps minus those seen, as shares of all samples.
         null: ``(S, bins)`` gaps of labels drawn from the probabilities, as shares of all samples.
+        size: How many samples are independent, all of them by default.
     """
     gaps = binned.shares_of_gaps
     # The gap of one more sample, were it wrong, were it right, and the larger of both; none in empty bins.
@@ -69,7 +70,7 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor) -> BinErrors:
             gaps,
             noise,
             null,
-            size=binned.samples.sum(),
+            size=binned.samples.sum() if size is None else torch.tensor(size),
             adds=adds[sign].nan_to_num(),
             sign=sign,
         )

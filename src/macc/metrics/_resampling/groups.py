@@ -38,10 +38,21 @@ class GroupDraws:
         sums: Sums of many groups.
         resamples: Number of resamples.
         confidence: Level of the intervals of single classes, which are left out without it.
+        images: Samples are pixels, and groups hold whole images. Then nothing rests on samples being independent:
+            there are as many as groups that hold any, noise floors are what groups show, and accuracy has the
+            interval of a mean.
     """
 
-    def __init__(self, sums: Sums, *, resamples: int = 1000, confidence: float | None = None):
+    def __init__(
+        self, sums: Sums, *, resamples: int = 1000, confidence: float | None = None, images: bool = False
+    ):
         self._sums, self._resamples, self._confidence = sums, resamples, confidence
+        self._images = images
+
+    @cached_property
+    def _size(self) -> int:
+        """How many samples are independent."""
+        return int((self._sums.parts["scores"][:, 0] > 0).sum()) if self._images else self._sums.count
 
     @cached_property
     def _drawn(self) -> tuple[Tensor, Tensor]:
@@ -59,7 +70,10 @@ class GroupDraws:
         resampled = (draws @ self._sums.parts["scores"][:, 1:4]).T / samples
         if math.isinf(means.nll):
             resampled[1] = math.inf
-        return mean_scores(means, resampled, self._by_outcome, self._sums.count)
+        found = mean_scores(means, resampled, self._by_outcome, self._size)
+        if self._images:
+            return found._replace(accuracy=Ordinary(means.accuracy, resampled[0], self._size))
+        return found
 
     @cached_property
     def auroc(self) -> BinnedArea:
@@ -82,7 +96,7 @@ class GroupDraws:
         resampled = draws @ self._sums.parts["positive_brier"] / samples
         # Seeds from 2 on belong to the classes.
         return PositiveErrors(
-            brier=Ordinary(self._sums.positive_brier, resampled, self._sums.count, *ends),
+            brier=Ordinary(self._sums.positive_brier, resampled, self._size, *ends),
             bins=self._binned("positive", self._sums.positive, 0),
         )
 
@@ -100,15 +114,20 @@ class GroupDraws:
             gaps = by_group.sum(0) / count
             flat = draws @ by_group.reshape(len(by_group), -1)
             noise = (flat / samples[:, None]).view(-1, *gaps.shape) - gaps
-            null = self._normal(sums.parts["class_null"][:, some].T, 2 + start)
-            errors.add(norm_of_gaps(l1, gaps, noise, null, size=torch.full(gaps.shape[:1], count)))
+            null = (
+                noise.flip(0)
+                if self._images
+                else self._normal(sums.parts["class_null"][:, some].T, 2 + start)
+            )
+            errors.add(norm_of_gaps(l1, gaps, noise, null, size=torch.full(gaps.shape[:1], self._size)))
         return StreamedClassErrors(errors.estimates, errors.mean())
 
     def _binned(self, name: str, binned: TopBins, seed: int) -> BinErrors:
         draws, samples = self._drawn
         by_group = self._sums.parts[f"{name}_gaps"]
         noise = draws @ by_group / samples[:, None] - by_group.sum(0) / self._sums.count
-        return errors_of_bins(binned, noise, self._normal(self._sums.parts[name][3], seed))
+        null = noise.flip(0) if self._images else self._normal(self._sums.parts[name][3], seed)
+        return errors_of_bins(binned, noise, null, size=self._size)
 
     def _normal(self, variance: Tensor, seed: int) -> Tensor:
         """Sums of many labels drawn from their probabilities are normal, with this variance; as shares of all samples."""
