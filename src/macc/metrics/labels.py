@@ -174,7 +174,7 @@ def label_columns(
         from_logits: Whether ``probs`` holds logits.
     """
     called = "logits" if from_logits else "probs"
-    scores, truth = (_array(given) for given in (probs, labels))
+    scores, truth = _array(probs, called), _array(labels, "labels")
     if scores.dtype.kind != "f":
         raise ValueError(
             f"{called} must be floating-point, got {scores.dtype}; convert them with .astype(float)"
@@ -212,11 +212,14 @@ def label_names(names: Sequence[str] | None, count: int) -> list[str]:
     return called
 
 
-def _array(values: Array) -> npt.NDArray[Any]:
+def _array(values: Array, name: str) -> npt.NDArray[Any]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         values = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # ragged lists
+        raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
 
 
 def _wanted(metrics: Iterable[str] | None) -> list[str]:
