@@ -61,8 +61,9 @@ class Beta(ClassWise):
             The fitted calibrator.
         """
         data = sample(logits, labels, weights)
-        counted = torch.ones(data.num_samples).double() if data.weights is None else data.weights
-        counted = counted.to(data.logits.device)[:, None]
+        device = data.logits.device
+        once = torch.ones(data.num_samples, dtype=torch.float64, device=device)
+        counted = (once if data.weights is None else data.weights.to(device))[:, None]
         classes, size = data.num_classes, float(counted.sum())
         around = tempering(data)
         temperature, free = around["temperature"], around["present"]
