@@ -1,4 +1,6 @@
-"""Kills a command at any moment, lets it end, and compares every file with those of an uninterrupted one."""
+"""Kills a command at any moment, lets it end, and compares every file with those of an
+uninterrupted one.
+"""
 
 import json
 import os
@@ -7,24 +9,27 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from helpers.postgres import Server
 from soak.scenarios import Scenario
 
-# What says when something was written, how long it took, where and of which source, and the checksum of a file that says so; nothing
-# else may differ.
-TIMES = re.compile(
-    r"seconds|minutes|hours|started|finished|ended|created|time|date|host|pid|commit|state\.json",
-    re.IGNORECASE,
-)
-KINDS = ("time", "event", "full", "two")
+# A kill after a time, or at a file event; a limit on the size of files, or a disk that is full; two
+# processes, one of them killed; the database gone for a while.
+KINDS = ("time", "event", "limit", "full", "two", "server")
+PATIENCE = 1200
 
 
 def on_file_events(act: Callable[[int], None]) -> None:
-    """Call with its number before each file event of this process: opened to write, synced, renamed, removed, made."""
+    """Call with its number before each file event of this process: opened to write, synced,
+    renamed, removed, made.
+    """
     count = 0
 
     def happens() -> None:
@@ -51,7 +56,9 @@ def on_file_events(act: Callable[[int], None]) -> None:
 def child(
     action: Callable[[], object], folder: Path, *, dies_at: int | None = None, room: int | None = None
 ) -> int:
-    """Fork a process that acts in a folder; it may kill itself at a file event, or find no room for more bytes."""
+    """Fork a process that acts in a folder; it may kill itself at a file event, or find no room for
+    more bytes.
+    """
     process = os.fork()
     if process:
         return process
@@ -61,20 +68,44 @@ def child(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if room is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         if dies_at is not None:
             on_file_events(lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == dies_at else None)
         action()
         code = 0
     except Exception as error:
-        (folder.parent / "said").write_text(f"{type(error).__name__}: {error}"[:500])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        said = f"{kind}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        (folder.parent / "said").write_text(said[:700])
     finally:
         os._exit(code)
 
 
+class BadEndError(Exception):
+    """A command did not end, or not as it should."""
+
+
 def ended(process: int) -> int:
     """The exit code of a child, negative for the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    raise BadEndError(f"it did not end within {PATIENCE} seconds")
+
+
+def mounted(folder: Path, *options: str) -> bool:
+    """Whether a file system in memory could be put there."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    return done.returncode == 0
 
 
 class Campaign:
@@ -83,61 +114,127 @@ class Campaign:
     Args:
         scenario: The command.
         folder: Where all of it happens.
+        server: The database, where the command needs one.
     """
 
-    def __init__(self, scenario: Scenario, folder: Path) -> None:
-        self.scenario, self.folder = scenario, folder
+    def __init__(self, scenario: Scenario, folder: Path, server: Server | None = None) -> None:
+        self.scenario, self.folder, self.server = scenario, folder, server
         folder.mkdir(parents=True)
         self.sound = folder / "sound"
         self.sound.mkdir()
         scenario.prepare(self.sound)
-        whole, events = self.fresh("whole"), folder / "events"
-        began = time.monotonic()
-        counted = lambda: (on_file_events(lambda n: os.pwrite(handle, b"%09d" % n, 0)), scenario.act())  # noqa: E731
-        handle = os.open(events, os.O_RDWR | os.O_CREAT)
-        code = ended(child(counted, whole))
-        os.close(handle)
-        self.seconds = time.monotonic() - began
-        if code:
-            raise RuntimeError(f"the uninterrupted command failed: {self.said()}")
-        self.events = int(events.read_text()) + 1
-        self.whole = contents(whole)
+        able = {"two": scenario.shared, "server": server is not None, "full": _can_mount(folder)}
+        self.kinds = [kind for kind in KINDS if able.get(kind, True)]
+        events = folder / "events"
+        with self.fresh("whole") as whole:
+            counted = lambda: (on_file_events(lambda n: os.pwrite(handle, b"%09d" % n, 0)), scenario.act())  # noqa: E731
+            handle = os.open(events, os.O_RDWR | os.O_CREAT)
+            began = time.monotonic()
+            code = ended(child(counted, whole))
+            self.seconds = time.monotonic() - began
+            os.close(handle)
+            if code:
+                raise RuntimeError(f"the uninterrupted command failed: {self.said()}")
+            self.events = int(events.read_text()) + 1
+            self.whole = contents(whole)
 
-    def fresh(self, name: str) -> Path:
-        """A folder of the same name within another one, so that no path differs, with what the command reads."""
+    @contextmanager
+    def fresh(self, name: str, *, small: bool = False) -> Iterator[Path]:
+        """A folder of the same name within another one, so that no path differs, with what the
+        command reads.
+        """
         place = self.folder / name / "work"
         shutil.rmtree(place.parent, ignore_errors=True)
-        shutil.copytree(self.sound, place)
-        return place
+        place.mkdir(parents=True)
+        if small and not mounted(place):
+            raise RuntimeError(f"nothing can be mounted at {place}")
+        try:
+            shutil.copytree(self.sound, place, dirs_exist_ok=True)
+            if self.server is not None:
+                self.server.empty()
+            yield place
+        finally:
+            if small:
+                subprocess.run(["umount", "-l", str(place)], check=True)
 
     def said(self) -> str:
         """What children have said that failed."""
         return "; ".join(path.read_text() for path in self.folder.glob("*/said")) or "nothing"
 
     def attempt(self, seed: object) -> tuple[str, int, str | None]:
-        """Disturb the command as a seed says and let it end: how, how many kills, and what is wrong in the end."""
-        draw = random.Random(str(seed))
-        kind = draw.choice(KINDS if self.scenario.shared else KINDS[:3])
-        place, act, kills = self.fresh("disturbed"), self.scenario.act, 0
-        for _ in range(draw.randint(1, 3)):
-            if kind == "event":
-                kills += ended(child(act, place, dies_at=draw.randrange(self.events))) == -signal.SIGKILL
-            elif kind == "full":
-                code = ended(child(act, place, room=draw.choice((0, 100, 1000, 10_000, 100_000))))
-                if code < 0:
-                    return kind, kills, f"a full disk ended it by signal {-code}"
-            else:
-                first = child(act, place)
-                second = child(act, place) if kind == "two" else None
-                time.sleep(draw.uniform(0, self.seconds))
-                os.kill(first, signal.SIGKILL)
-                kills += ended(first) == -signal.SIGKILL
-                if second is not None:
-                    ended(second)
-        (place.parent / "said").unlink(missing_ok=True)
-        if ended(child(act, place)):
-            return kind, kills, f"it did not end well: {self.said()}"
-        return kind, kills, difference(contents(place), self.whole)
+        """Disturb the command as a seed says and let it end: how, how many kills, and what is wrong
+        in the end.
+        """
+        draw, kills = random.Random(str(seed)), 0
+        kind = draw.choice(self.kinds)
+        try:
+            with self.fresh("disturbed", small=kind == "full") as place:
+                for _ in range(draw.randint(1, 4)):
+                    kills += self._disturb(kind, place, draw)
+                (place.parent / "said").unlink(missing_ok=True)
+                if ended(child(self.scenario.act, place)):
+                    return kind, kills, f"it did not end well: {self.said()}"
+                return kind, kills, difference(contents(place), self.whole)
+        except BadEndError as error:
+            return kind, kills, str(error)
+
+    def _disturb(self, kind: str, place: Path, draw: random.Random) -> int:
+        """Begin the command and disturb it; how many processes were killed."""
+        act = self.scenario.act
+        if kind == "event":
+            return ended(child(act, place, dies_at=draw.randrange(self.events))) == -signal.SIGKILL
+        if kind == "limit":
+            room = draw.choice((0, 100, 1000, 10_000, 100_000))
+            self._check_refusal(ended(child(act, place, room=room)))
+            return 0
+        if kind == "full":
+            used = sum(path.stat().st_size // 4096 + 1 for path in place.rglob("*"))
+            room = used + draw.choice((1, 2, 4, 8, 16, 32, 64, 128))
+            mounted(place, "-o", f"remount,size={4 * room}k")
+            code = ended(child(act, place))
+            mounted(place, "-o", "remount,size=1g")
+            self._check_refusal(code)
+            return 0
+        first = child(act, place)
+        second = child(act, place) if kind == "two" else None
+        time.sleep(draw.uniform(0, self.seconds))
+        if kind == "server":
+            return self._without_server(first, draw)
+        os.kill(first, signal.SIGKILL)
+        killed = ended(first) == -signal.SIGKILL
+        if second is not None:
+            ended(second)
+        return killed
+
+    def _check_refusal(self, code: int) -> None:
+        """A full disk is one sentence, and no crash."""
+        said = self.said()
+        if code < 0 or (code and not said.startswith(("RefusedError", "ValueError"))):
+            raise BadEndError(f"a full disk ended it with {code}: {said}")
+
+    def _without_server(self, process: int, draw: random.Random) -> int:
+        """Stop or kill the server for a while, and the command with it in one case of three."""
+        assert self.server is not None
+        way = draw.choice(("fast", "immediate", "kill"))
+        if way == "kill":
+            self.server.kill()
+        else:
+            self.server.stop(way)
+        kills = int(way == "kill")
+        time.sleep(draw.uniform(0, 2))
+        if draw.random() < 1 / 3:
+            os.kill(process, signal.SIGKILL)
+        self.server.start()
+        return kills + (ended(process) == -signal.SIGKILL)
+
+
+def _can_mount(folder: Path) -> bool:
+    place = folder / "mount"
+    place.mkdir()
+    able = mounted(place)
+    if able:
+        subprocess.run(["umount", str(place)], check=True)
+    return able
 
 
 def contents(folder: Path) -> dict[str, object]:
@@ -150,24 +247,28 @@ def contents(folder: Path) -> dict[str, object]:
 
 
 def timeless(path: Path) -> object:
-    """What a file holds but times; a database is compared by what is written from it."""
-    if path.suffix in (".db", ".sqlite", ".sqlite3", ".log") or path.name.endswith(("-wal", "-shm")):
+    """The bytes of a file; of what says how long something took everything else; of a database only
+    that it is there.
+
+    A run says how long epochs took in its history and in the state of its checkpoints, whose
+    ``complete`` has the checksum of that state; the result and the page of an experiment say how
+    long trainings took. Nothing else may differ.
+    """
+    if path.suffix == ".db" or path.name.endswith(("-wal", "-shm", "-journal")):
         return None
     content = path.read_bytes()
-    if path.suffix in (".json", ".jsonl", ""):
-        try:
-            return [
-                without_times(json.loads(line))
-                for line in ([content] if path.suffix != ".jsonl" else content.splitlines())
-            ]
-        except ValueError:
-            return content
-    return content
+    if path.name == "report.html":
+        return re.sub(rb"[0-9.]+ (seconds|minutes)", b"", content)
+    if path.name not in ("history.jsonl", "state.json", "complete", "result.json"):
+        return content
+    lines = content.splitlines() if path.suffix == ".jsonl" else [content]
+    return [without_times(json.loads(line)) for line in lines]
 
 
 def without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: without_times(each) for key, each in value.items() if not TIMES.search(key)}
+        left = {key: each for key, each in value.items() if key not in ("seconds", "minutes", "state.json")}
+        return {key: without_times(each) for key, each in left.items()}
     return [without_times(each) for each in value] if isinstance(value, list) else value
 
 

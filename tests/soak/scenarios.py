@@ -1,5 +1,6 @@
 """Commands that are killed, each with the files that it needs."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,15 +8,18 @@ from pathlib import Path
 from helpers import killed
 from helpers.command import run
 from helpers.predictions import sample, sharpened, write_csv
+from macc import experiments, metrics
+from macc.experiments import workers
 from macc.io.arrays import write_arrays
 
 GRID = """
 datasets: digits
 seeds: 1
 tests: {test: test}
-set: {epochs: 2, subset: {train: 320}, selection: last}
+set: {epochs: 1, subset: {train: 320}, selection: last}
 methods: [CrossEntropy, CrossEntropy + MACC]
 """
+SEARCH = GRID.replace("[CrossEntropy, CrossEntropy + MACC]", "['CrossEntropy + {1,3}*MACC']")
 NAMES = ["cat", "dog", "owl"]
 
 
@@ -27,11 +31,15 @@ class Scenario:
         prepare: Writes what the command reads.
         act: Gives the command, with the folder as the working folder.
         shared: Whether two processes may work in one folder at once.
+        share: Of the time there is for kills, against the others.
+        database: Whether it needs a PostgreSQL server.
     """
 
     prepare: Callable[[Path], object]
     act: Callable[[], object]
     shared: bool = False
+    share: float = 1.0
+    database: bool = False
 
 
 class RefusedError(Exception):
@@ -47,7 +55,7 @@ def macc(*words: str) -> None:
 
 def predictions(folder: Path) -> None:
     for name, seed in (("val", 0), ("test", 1)):
-        probs, labels = sharpened(400, seed=seed)
+        probs, labels = sharpened(200, seed=seed)
         write_arrays(folder / f"{name}.npz", {"probs": probs, "labels": labels})
 
 
@@ -82,20 +90,37 @@ def monitored() -> None:
             raise RefusedError(ended.err.strip())
 
 
+def calibrated() -> None:
+    """With the fewest resamples there can be: intervals are not what is tested."""
+    for call in (metrics.evaluate, metrics.compare):
+        call.__kwdefaults__["resamples"] = 100
+    macc("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--json", "c.json", "-o", "out.npz")
+
+
+def experiment(text: str) -> dict[str, Callable]:
+    """What is prepared and done for an experiment without its page; those that died are noticed
+    after seconds.
+    """
+
+    def act() -> None:
+        workers.execute.__kwdefaults__["heartbeat"] = 1
+        experiments.run("grid.yaml", out="runs", workers=1, storage=os.environ.get("MACC_STORAGE"))
+
+    return {"prepare": lambda folder: (folder / "grid.yaml").write_text(text), "act": act}
+
+
+def with_page() -> None:
+    """Two processes of its own, and the page at the end."""
+    macc("run", "grid.yaml", "--out", "runs", "--workers", "2")
+
+
 SCENARIOS = {
-    "train": Scenario(lambda _: None, lambda: killed.fit("runs")),
-    "run": Scenario(
-        lambda folder: (folder / "grid.yaml").write_text(GRID),
-        lambda: macc("run", "grid.yaml", "--out", "runs"),
-        shared=True,
-    ),
-    "calibrate": Scenario(
-        predictions,
-        lambda: macc(
-            "calibrate", "--fit", "val.npz", "--apply", "test.npz", "--json", "c.json", "-o", "out.npz"
-        ),
-        shared=True,
-    ),
+    "train": Scenario(lambda _: None, lambda: killed.fit("runs"), share=2),
+    "run": Scenario(**experiment(GRID), shared=True, share=2),
+    "search": Scenario(**experiment(SEARCH), shared=True, share=2),
+    "workers": Scenario(experiment(GRID)["prepare"], with_page),
+    "postgres": Scenario(**experiment(SEARCH), shared=True, share=2, database=True),
+    "calibrate": Scenario(predictions, calibrated, shared=True),
     "evaluate": Scenario(
         parts, lambda: macc("evaluate", "0.csv", "--state", "s", "--json", "r.json"), shared=True
     ),
