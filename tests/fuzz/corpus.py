@@ -1,4 +1,6 @@
-"""Files that once made a reader fail in its own words, hang or fill the memory, as small as they can be."""
+"""Files that once made a reader fail in its own words, hang or fill the memory, as small as they
+can be.
+"""
 
 import io
 import json
@@ -119,6 +121,14 @@ CORPUS = {
     ),
     "a pickle that moves the cursor": ("pickle", "cifar-10-batches-py/test_batch", b"cx\x1b[2J\nb\n."),
     "a pickle of a number": ("pickle", "cifar-10-batches-py/test_batch", pickle.dumps(1)),
+    "a group that is not there": ("groups", "who.csv", b"id,site\n0\n"),
+    "groups in bytes that are no text": ("groups", "who.csv", b"id,site\n0,\xff\n"),
+    "groups with a long field": ("groups", "who.csv", b"id,site\n0," + b"x" * 200_000 + b"\n"),
+    "groups in rows and columns": (
+        "groups",
+        "g.npz",
+        npz(probs=np.full((30, 3), 1 / 3), labels=LABELS, weight=np.ones(30), site=np.ones((30, 2))),
+    ),
     "an epoch that is text": (
         "checkpoint",
         "1.1/state.json",

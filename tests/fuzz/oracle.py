@@ -1,5 +1,8 @@
-"""What any reader may do with any file: give a value, or refuse it in one printable line, soon and in little memory."""
+"""What any reader may do with any file: give a value, or refuse it in one printable line, soon and
+in little memory.
+"""
 
+import ctypes
 import random
 import resource
 import shutil
@@ -27,7 +30,8 @@ class Reader:
     Args:
         prepare: Writes sound files into a folder.
         read: Reads them from there.
-        mutators: How each file is spoiled, by a pattern of its name; files that match none stay sound.
+        mutators: How each file is spoiled, by a pattern of its name; files that match none stay
+            sound.
         seal: Makes checksums fit what was spoiled, so that more than the checksum is tested.
     """
 
@@ -48,9 +52,20 @@ def _status(name: str) -> int:
     return 1024 * int(found)
 
 
+def _give_back() -> None:
+    """Hand freed memory back to the system: ``macc train`` lets a process keep it, and a reader that
+    fills kept memory would seem to use none.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # glibc
+        libc.malloc_trim(0)
+
+
 @contextmanager
 def limits() -> Iterator[None]:
-    """An end after 20 seconds, and of the address space; what a reader may use of it is measured."""
+    """An end after 20 seconds, and of the address space; what a reader may use of it is
+    measured.
+    """
 
     def stop(*_):
         raise TooSlowError
@@ -69,6 +84,7 @@ def limits() -> Iterator[None]:
 
 def complaint(read: Callable[[], object]) -> str | None:
     """What is wrong with how a reader took a file; None if it gave a value or refused it well."""
+    _give_back()
     used = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is forgotten
     wrong = _complaint(read)

@@ -27,9 +27,10 @@ from macc.models._weights import load_weights
 from macc.monitor import Monitor
 from macc.monitor.logs import count_log, open_log
 from macc.monitor.report import numbers, summary
-from macc.predictions import open_source
+from macc.predictions import groups, label_files, open_source
+from macc.predictions.opening import open_any
 from macc.ship import Predictor, files
-from macc.training import checkpoints, engine
+from macc.training import checkpoints, engine, restoring
 
 NAMES = ("cat", "dog", "owl")
 READING = {"logits": False, "label_column": "label"}
@@ -81,6 +82,68 @@ def read_log(folder: Path) -> None:
     summary(monitor)
 
 
+def write_groups(folder: Path) -> None:
+    """What stands beside predictions: groups of rows, and how often each counts."""
+    probs, labels = sample(n=30, k=3)
+    sites, weights = np.array(["north", "south"] * 15), np.arange(30) % 4 + 0.5
+    np.savez(folder / "g.npz", probs=probs, labels=labels, site=sites, weight=weights)
+    rows = [[str(v) for v in row] for row in zip(*probs.T, labels, sites, weights, strict=True)]
+    text = [[*"012", "label", "site", "weight"], *rows]
+    (folder / "g.csv").write_text("\n".join(map(",".join, text)))
+    (folder / "who.csv").write_text("\n".join(["id,site", *(f"{k},{site}" for k, site in enumerate(sites))]))
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    columns = {name: [float(p) for p in column] for name, column in zip("012", probs.T, strict=True)}
+    beside = {"label": labels.tolist(), "site": sites.tolist(), "weight": weights}
+    parquet.write_table(arrow.table(columns | beside), folder / "g.parquet")
+
+
+def read_groups(folder: Path) -> None:
+    for path in sorted(folder.glob("g.*")):
+        table = {} if path.suffix == ".npz" else {"class_columns": tuple("012"), "labels_are": "indices"}
+        loaded = open_source(path, weight_column="weight", **table).load()
+        for second in (None, folder / "who.csv"):
+            groups.groups_of(path, loaded, ["site"], second, 30)
+        metrics.ece(loaded.scores, loaded.labels, weights=loaded.weights)
+
+
+def write_maps(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    probs, labels = rng.dirichlet(np.ones(3), (2, 4, 4)), rng.integers(0, 3, (2, 4, 4))
+    maps = probs.transpose(0, 3, 1, 2)
+    np.savez(folder / "m.npz", probs=maps, labels=labels)
+    np.save(folder / "m.npy", maps)
+    np.save(folder / "l.npy", labels)
+    for k in range(2):
+        for part, values in (("probs", maps), ("labels", labels)):
+            (folder / "maps" / part).mkdir(parents=True, exist_ok=True)
+            np.save(folder / "maps" / part / f"{k}.npy", values[k])
+
+
+def read_maps(folder: Path) -> None:
+    for given in ((folder / "m.npz",), (folder / "m.npy", folder / "l.npy"), (folder / "maps",)):
+        maps = open_any(*given)
+        for batch in maps.batches():
+            metrics.Calibration(3).update(batch.scores, batch.labels)
+
+
+def write_labels(folder: Path) -> None:
+    """Several labels of each sample, which do not exclude one another."""
+    rng = np.random.default_rng(0)
+    probs = rng.random((30, 2))
+    labels = (rng.random((30, 2)) < probs).astype(int)
+    np.savez(folder / "y.npz", probs=probs, labels=labels)
+    rows = [f"{p},{q},{a},{b}" for (p, q), (a, b) in zip(probs, labels, strict=True)]
+    (folder / "y.csv").write_text("\n".join(["prob_a,prob_b,label_a,label_b", *rows]))
+
+
+def read_labels(folder: Path) -> None:
+    for path in sorted(folder.glob("y.*")):
+        given = label_files.read_labels(path)
+        metrics.evaluate_labels(given.scores, given.labels, metrics=["brier"], resamples=100)
+
+
 def write_calibrators(folder: Path) -> None:
     logits, labels = calibrators.data(60, 3)
     for name in ("Temperature", "VectorScaling", "Isotonic", "Dirichlet"):
@@ -88,6 +151,8 @@ def write_calibrators(folder: Path) -> None:
     for name in ("Spline", "Histogram", "VennAbers", "Beta"):
         calibrators.fit(name, logits[:, :2], labels % 2).save(folder / f"{name}.json")
     posthoc.Sets.fit(logits, labels, from_logits=True).save(folder / "sets.json")
+    groups = ["north", "south"] * 30
+    posthoc.Grouped.fit(logits, labels, groups).save(folder / "grouped.json")
 
 
 def read_calibrators(folder: Path) -> None:
@@ -95,6 +160,7 @@ def read_calibrators(folder: Path) -> None:
         fitted = posthoc.load(path)
         fitted(torch.zeros(2, fitted.num_classes))
     posthoc.Sets.load(folder / "sets.json")
+    posthoc.Grouped.load(folder / "grouped.json")(torch.zeros(2, 3), ["north", "south"])
 
 
 def write_state(folder: Path) -> None:
@@ -160,7 +226,7 @@ def seal_checkpoint(folder: Path) -> None:
 
 def read_checkpoint(folder: Path) -> None:
     checkpoint = checkpoints.read(folder / "1.1", run="0" * 64, processes=1)
-    engine.restore(learner(), checkpoint)
+    restoring.restore(learner(), checkpoint)
 
 
 def write_weights(folder: Path) -> None:
@@ -271,6 +337,13 @@ READERS = {
     "npy": Reader(write_npy, lambda at: predictions(at / "p.npy", at / "l.npy"), {"*.npy": m.npy}),
     "csv": Reader(write_table, lambda at: predictions(at / "p.csv"), {"*.csv": m.text}),
     "parquet": Reader(write_columns, lambda at: predictions(at / "p.parquet"), {"*.parquet": m.parquet}),
+    "groups": Reader(
+        write_groups,
+        read_groups,
+        {"*.npz": m.zipped(m.npy), "*.csv": m.text, "*.parquet": m.parquet},
+    ),
+    "maps": Reader(write_maps, read_maps, {"*.npz": m.zipped(m.npy), "*.npy": m.npy}),
+    "labels": Reader(write_labels, read_labels, {"*.npz": m.zipped(m.npy), "*.csv": m.text}),
     "log": Reader(write_log, read_log, {"*.csv": m.text}),
     "recipe": Reader(
         recipe_files,

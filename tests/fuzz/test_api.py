@@ -1,4 +1,6 @@
-"""Random predictions of any form give what slow loops give: types, strides, absent classes, saturated and masked logits."""
+"""Random predictions of any form give what slow loops give: types, strides, absent classes,
+saturated and masked logits.
+"""
 
 import os
 import warnings
