@@ -57,4 +57,4 @@ docs: $(READY)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going docs site
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site docs/gallery docs/commands.md .pytest_cache .mypy_cache .ruff_cache

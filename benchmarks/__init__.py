@@ -1,1 +1,3 @@
-"""Speed claims, each a ratio of two things timed in one run; ``python -m benchmarks`` prints them all."""
+"""Speed claims, each a ratio of two things timed in one run; ``python -m benchmarks`` prints them
+all.
+"""

@@ -1,6 +1,8 @@
-"""``python -m benchmarks [PART ...] [--json FILE]``: every ratio as a table; exit 1 if one misses its limit.
+"""``python -m benchmarks [PART ...] [--json FILE]``: every ratio as a table; exit 1 if one misses
+its limit.
 
-``--json results/performance.json`` keeps them, with how cost grows (``benchmarks.scaling``), for the docs.
+``--json results/performance.json`` keeps them, with how cost grows (``benchmarks.scaling``), for
+the docs.
 """
 
 import argparse
@@ -19,7 +21,18 @@ from rich.table import Table
 from macc.training.runs import processor, source_commit
 
 # Training first: it sees to it, before torch asks the processor, that bf16 runs on this machine.
-PARTS = ("training", "core", "metrics", "data", "corruptions", "posthoc", "operation", "ship", "large")
+PARTS = (
+    "training",
+    "core",
+    "metrics",
+    "start",
+    "data",
+    "corruptions",
+    "posthoc",
+    "operation",
+    "ship",
+    "large",
+)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -74,7 +74,7 @@ def head_only(repeats: int = 30) -> Iterator[Ratio]:
     base, closed = best_times(plain, analytic, repeats=repeats)
     again, one_by_one = best_times(analytic, ten, repeats=max(3, repeats // 5))
     yield Ratio(
-        "head 2048 -> 1000, batch 256: CE + 10*MACC (analytic) over cross-entropy", closed / base, at_most=2.6
+        "head 2048 -> 1000, batch 256: CE + 10*MACC (analytic) over cross-entropy", closed / base, at_most=2.0
     )
     yield Ratio(
         "head 2048 -> 1000: ten sequential dropout + linear passes over analytic",

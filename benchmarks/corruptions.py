@@ -1,7 +1,8 @@
-"""Corruptions: whole batches of tensors against imagecorruptions-imaug, which takes one image after another.
+"""Corruptions: whole batches of tensors against imagecorruptions-imaug, which takes one image after
+another.
 
-Both run with ImageNet-C's constants at 224 pixels. At 32 pixels ours has CIFAR-10-C's constants; the other package has
-only the large ones.
+Both run with ImageNet-C's constants at 224 pixels. At 32 pixels ours has CIFAR-10-C's constants;
+the other package has only the large ones.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ SEVERITY = 3
 # Images of each size: enough for a batch, few enough for a run of minutes.
 SIZES = {32: 128, 224: 16}
 REPEATS = 5
-# Where the other package also spends its time in Pillow's compiled code; everything else must not be slower.
+# Where the other package also spends its time in Pillow's compiled code; everything else must not
+# be slower.
 SLOWER = {"pixelate": 0.25, "jpeg_compression": 0.6}
 
 

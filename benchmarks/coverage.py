@@ -1,11 +1,12 @@
-"""How often 95 % intervals contain the truth, over sizes, classes and degrees of miscalibration.
+r"""How often 95 % intervals contain the truth, over sizes, classes and degrees of miscalibration.
 
 Prints the table of ``docs/intervals.md``::
 
-    python benchmarks/coverage.py [--repeats 200] [--resamples 200] [--metrics ece sce] [--cases grid hard]
+    python benchmarks/coverage.py [--repeats 200] [--resamples 200] [--metrics ece sce] \
+        [--cases grid hard]
 
-The hard cases are models that always state the same confidence: some are so often right that a sample
-shows few errors or none, and in the others a single bin carries all the noise.
+The hard cases are models that always state the same confidence: some are so often right that a
+sample shows few errors or none, and in the others a single bin carries all the noise.
 """
 
 import argparse
@@ -101,7 +102,9 @@ def main() -> None:
 def covered(
     population: Population | Constant, n: int, metrics: Sequence[str], repeats: int, resamples: int
 ) -> dict[str, float]:
-    """Share of samples, drawn with seeds from 0 on, whose interval contains what is known of the population."""
+    """Share of samples, drawn with seeds from 0 on, whose interval contains what is known of the
+    population.
+    """
     names = [name for name in metrics if name in population.values or name in ("mce", "ace", "tace")]
     hits = dict.fromkeys(names, 0)
     for repeat in range(repeats):

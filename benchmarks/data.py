@@ -21,7 +21,9 @@ EPOCHS = 15
 
 
 class _OneByOne(Dataset[tuple[Tensor, int]]):
-    """The usual way: a Pillow image per sample, padded, cropped, mirrored, made a tensor, normalised."""
+    """The usual way: a Pillow image per sample, padded, cropped, mirrored, made a tensor,
+    normalised.
+    """
 
     def __init__(self, part: data.Part, normalisation: data.Normalisation, pad: int) -> None:
         self.images = part.inputs.permute(0, 2, 3, 1).contiguous().numpy()
@@ -46,7 +48,9 @@ class _OneByOne(Dataset[tuple[Tensor, int]]):
 
 
 def _cifar10() -> data.Splits:
-    """The real set where it is, else random pixels of its size; the time does not depend on them."""
+    """The real set where it is, else random pixels of its size; the time does not depend on
+    them.
+    """
     try:
         return data.load("cifar10").subset(train=IMAGES, seed=0)
     except ValueError:
@@ -69,7 +73,9 @@ def _cifar10() -> data.Splits:
 
 
 def _ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> float:
-    """Median over rounds of their time for each of ours: the two of a round meet the same disturbances."""
+    """Median over rounds of their time for each of ours: the two of a round meet the same
+    disturbances.
+    """
 
     def seconds(candidate: Callable[[], object]) -> float:
         start = time.perf_counter()

@@ -1,9 +1,14 @@
-"""The pages of results and of performance: collects what experiments found and writes the pages' tables.
+"""The pages of results and of performance: collects what experiments found and writes the pages'
+tables.
 
-    python -m benchmarks.evidence collect RUNS           # result.json of RUNS/experiments into results/
-    python -m benchmarks.evidence certainty RUNS DATA    # certainty of the runs with dropout into results/
-    python -m benchmarks.evidence repair LOGITS.npz      # the README's picture, before and after a temperature
-    python -m benchmarks.evidence write                  # results/*.json into the pages
+    python -m benchmarks.evidence collect RUNS
+        result.json of RUNS/experiments into results/
+    python -m benchmarks.evidence certainty RUNS DATA
+        certainty of the runs with dropout into results/
+    python -m benchmarks.evidence repair LOGITS.npz
+        the README's picture, before and after a temperature
+    python -m benchmarks.evidence write
+        results/*.json into the pages
 
 The pages' tables come from the committed JSON alone; a test sees to it that they agree.
 """
@@ -13,7 +18,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -21,29 +26,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks import calibrated, fashion, people
+from benchmarks._results import IMAGES, RESULTS, ROOT, heading, read, save, versus
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
 from macc import evaluate, experiments, losses, metrics, posthoc, training
 from macc.experiments.result import Cell, Result
-from macc.metrics.over_runs import interval, paired_p
+from macc.metrics.over_runs import interval
 from macc.report.figures import reliability_diagrams
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
 from macc.report.figures.style import BLUE, FAINT, VERMILLION, grid, style
 from macc.report.sources import open_sources
 
-ROOT = Path(__file__).parents[1]
-RESULTS, PAGE, TABLES = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "results-tables.md"
-IMAGES = ROOT / "docs" / "images"
+TABLES = ROOT / "docs" / "results-tables.md"
 SPEED = RESULTS / "performance.json"
-PAGES = (PAGE, ROOT / "docs" / "performance.md", ROOT / "README.md")
+WRITTEN = ("results", "results-after-temperature", "results-as-trained", "performance", "which-method")
+PAGES = (*(ROOT / "docs" / f"{name}.md" for name in WRITTEN), ROOT / "README.md")
 FIELD = RESULTS / "posthoc_field.json"
 CERTAINTY = RESULTS / "certainty.json"
 COMPARED = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
-ORDER = (*COMPARED, "ablation", "cifar10_search")
+ORDER = ("fashion", "fashion_more", "features", *COMPARED, "ablation", "cifar10_search")
 METRICS = {"ece": -1, "sce": -1, "nll": -1, "accuracy": 1}
 """What is compared, and whether more of it is better."""
 RULES = {"val_accuracy": "accuracy, the paper's rule", "val_nll": "NLL"}
@@ -63,22 +68,6 @@ Block = tuple[Result, str, str, str]
 """An experiment's result, and the data set, test and rule of one of its tables."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """MACC minus a rival in one metric, over the seeds both were trained with, and its 95 % interval."""
-
-    difference: float
-    low: float
-    high: float
-    p: float
-
-    def sign(self, direction: int, corrected: float) -> str:
-        """``+`` where MACC is better, ``-`` where it is worse, ``·`` where the seeds cannot tell."""
-        if not corrected < 0.05:  # nor is it where no test is possible
-            return "·"
-        return "+" if self.difference * direction > 0 else "-"
-
-
 def main(arguments: Sequence[str]) -> int:
     """``collect RUNS``, ``certainty RUNS DATA``, ``repair LOGITS.npz`` or ``write``."""
     if arguments[:1] == ["collect"] and len(arguments) == 2:
@@ -93,6 +82,8 @@ def main(arguments: Sequence[str]) -> int:
         draw_timing(IMAGES / "timing.svg")
         draw_certainty(IMAGES / "certainty.svg")
         draw_differences(IMAGES / "differences.svg")
+        calibrated.draw(IMAGES / "after-temperature.svg")
+        fashion.draw_training(IMAGES / "mechanism.svg")
         for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
@@ -119,7 +110,8 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def collect_certainty(runs: Path, data: Path) -> None:
-    """SCE by certainty on the test sets, of cross-entropy trained with dropout alone: the paper's figure 2.
+    """SCE by certainty on the test sets, of cross-entropy trained with dropout alone: the paper's
+    figure 2.
 
     Of runs that are not among ``runs`` what was found before stays.
     """
@@ -166,12 +158,6 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def read(name: str) -> Result | None:
-    """A committed result."""
-    path = RESULTS / f"{name}.json"
-    return experiments.load_result(path) if path.is_file() else None
-
-
 def tables_page() -> str:
     """All tables, as ``macc run --format md`` prints them."""
     parts = [
@@ -200,6 +186,17 @@ def filled(page: str) -> str:
             "values": values,
             "gain": gain,
             "counts": counts,
+            "headline": calibrated.headline,
+            "after_fashion": lambda: calibrated.tables("fashion"),
+            "after_more": lambda: calibrated.tables("fashion_more"),
+            "after_features": lambda: calibrated.tables("features"),
+            "simpler": fashion.simpler,
+            "during": fashion.during,
+            "people": people.table,
+            "claims": claims,
+            "rates": fashion.rates,
+            "apart": fashion.apart,
+            "which": which,
         }
         text = own.get(match[1], lambda: matrix(match[1]))()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
@@ -301,7 +298,9 @@ def draw_certainty(path: Path) -> None:
 
 
 def draw_repair(logits: Path, path: Path) -> None:
-    """A network's reliability on one half of its test logits, before and after a temperature fitted to the other half."""
+    """A network's reliability on one half of its test logits, before and after a temperature fitted
+    to the other half.
+    """
     with np.load(logits, allow_pickle=False) as file:
         scores, labels = torch.from_numpy(file["logits"]), torch.from_numpy(file["labels"])
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -367,7 +366,9 @@ def draw_timing(path: Path) -> None:
 
 
 def draw_differences(path: Path) -> None:
-    """MACC minus its task loss and minus the dropout control in ECE, over seeds: a panel a task loss and rule."""
+    """MACC minus its task loss and minus the dropout control in ECE, over seeds: a panel a task
+    loss and rule.
+    """
     blocks = [
         (result, dataset, test, rule)
         for result in filter(None, map(read, COMPARED))
@@ -416,13 +417,6 @@ def panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
-def save(figure: Figure, path: Path) -> None:
-    """As SVG; the same figure gives the same file."""
-    path.parent.mkdir(exist_ok=True)
-    with rc_context({"svg.hashsalt": path.stem}):
-        figure.savefig(path, metadata={"Date": None})
-
-
 def matrix(name: str) -> str:
     """MACC against each rival on every test of a data set, by both rules of selection."""
     result = read(name)
@@ -439,16 +433,10 @@ def matrix(name: str) -> str:
     return "\n".join(lines)
 
 
-def heading(result: Result) -> str:
-    """What was run, at which scale, by which commits."""
-    scale = "" if result.scale == "full" else f" Reduced scale: {result.scale}."
-    commits = ", ".join(f"`{commit}`" for commit in result.provenance["commit"])
-    seeds = "One seed" if result.seeds == 1 else f"{result.seeds} seeds"
-    return f"{result.title}.{scale} {seeds}, by commit {commits}."
-
-
 def ablation() -> str:
-    """Mean u and ECE of every setting on every test, held against plain cross-entropy, by both rules of selection."""
+    """Mean u and ECE of every setting on every test, held against plain cross-entropy, by both
+    rules of selection.
+    """
     result = experiments.load_result(RESULTS / "ablation.json")
     lines = [heading(result)]
     for rule, words in RULES.items():
@@ -495,7 +483,9 @@ def where_of(test: str) -> str:
 
 
 def compared(result: Result, dataset: str, test: str, rule: str, method: str) -> list[str]:
-    """One field for each rival: the difference in ECE, and the four signs; of dropout at another rate with a star."""
+    """One field for each rival: the difference in ECE, and the four signs; of dropout at another
+    rate with a star.
+    """
     found = judged(result, dataset, test, rule, method)
     stars = {CONTROL: "" if same_rate(result, dataset, rule, method) else r" \*"}
     return [
@@ -507,7 +497,9 @@ def compared(result: Result, dataset: str, test: str, rule: str, method: str) ->
 
 
 def same_rate(result: Result, dataset: str, rule: str, method: str) -> bool:
-    """Whether a form of MACC and its dropout control have the same rate, on every data set of an average."""
+    """Whether a form of MACC and its dropout control have the same rate, on every data set of an
+    average.
+    """
     control = RIVALS[CONTROL][task_and_macc(method)]
     names = members(result, dataset)
     return all(result.dropout(name, method, rule) == result.dropout(name, control, rule) for name in names)
@@ -536,7 +528,9 @@ def task_and_macc(method: str) -> str:
 def judged(
     result: Result, dataset: str, test: str, rule: str, method: str
 ) -> dict[str, dict[str, tuple[float, str]]]:
-    """Of each rival in ``RIVALS``, for each metric: MACC minus the rival, and the sign after Holm's correction over rivals."""
+    """Of each rival in ``RIVALS``, for each metric: MACC minus the rival, and the sign after Holm's
+    correction over rivals.
+    """
     rivals = {title: mapping.get(task_and_macc(method), title) for title, mapping in RIVALS.items()}
     found: dict[str, dict[str, tuple[float, str]]] = {title: {} for title in rivals}
     for metric, direction in METRICS.items():
@@ -552,7 +546,9 @@ def judged(
 
 
 def tallied() -> tuple[Counter[tuple[str, str, str, str]], dict[str, list[bool]]]:
-    """Comparisons by place, rival, metric and sign; and of each rival whether it has MACC's gamma and alpha."""
+    """Comparisons by place, rival, metric and sign; and of each rival whether it has MACC's gamma
+    and alpha.
+    """
     tally: Counter[tuple[str, str, str, str]] = Counter()
     tasks: dict[str, list[bool]] = {}
     for result in filter(None, map(read, COMPARED)):
@@ -572,7 +568,9 @@ def tallied() -> tuple[Counter[tuple[str, str, str, str]], dict[str, list[bool]]
 
 
 def counts() -> str:
-    """How often MACC is significantly better and worse than its task loss, and than the same head with dropout."""
+    """How often MACC is significantly better and worse than its task loss, and than the same head
+    with dropout.
+    """
     tally, _ = tallied()
     lines = [
         "| MACC against, better / no significant difference / worse | ECE | SCE | NLL | accuracy |",
@@ -589,7 +587,9 @@ def counts() -> str:
 
 
 def gain() -> str:
-    """What calibrators win on the test logits of fully trained networks, fitted to one half and measured on the other."""
+    """What calibrators win on the test logits of fully trained networks, fitted to one half and
+    measured on the other.
+    """
     rows = [row for row in json.loads(FIELD.read_text()) if row["size"] == 5000]
     lines = ["| mean ECE, NLL | as trained | temperature | Dirichlet |", "|---|---|---|---|"]
     for classes in sorted({row["classes"] for row in rows}):
@@ -625,8 +625,36 @@ def gain() -> str:
     return "\n".join(lines)
 
 
+def which() -> str:
+    """What to use in which situation, each with the number behind it."""
+    rows = [row for row in json.loads(FIELD.read_text()) if row["size"] == 5000]
+    raw, mended = (
+        f"{100 * fmean(row['ece'] for row in rows if row['method'] == method):.1f} %"
+        for method in ("Identity", "Temperature")
+    )
+    networks = len({row["file"] for row in rows})
+    tally, _ = tallied()
+    marked = {
+        sign: sum(n for (_, title, _, one), n in tally.items() if (title, one) == ("task loss", sign))
+        for sign in "+·-"
+    }
+    lines = [
+        "| if you have | use | the number behind it |",
+        "|---|---|---|",
+        "| a trained network, and labelled samples it was not trained on | a temperature: `macc calibrate` | "
+        f"mean ECE of {networks} networks of CIFAR-10 and CIFAR-100: {raw} as trained, {mended} after it |",
+        *(f"| {' | '.join(row)} |" for row in fashion.advice()),
+        "| a small network, or a classifier on fixed features | the task loss, then a temperature; try MACC only beside it | "
+        f"NLL after it, significantly: {calibrated.small()}; as trained, MACC is significantly better than its task loss "
+        f"{marked['+']} times and worse {marked['-']} times in {sum(marked.values())} comparisons |",
+    ]
+    return "\n".join(lines)
+
+
 def summary() -> str:
-    """How often MACC is better, cannot be told apart, and is worse, over all data sets, forms of it and rules."""
+    """How often MACC is significantly better, not different, and worse, over all data sets, forms
+    of it and rules.
+    """
     tally, tasks = tallied()
     lines = ["| | against | ECE | SCE | NLL | accuracy |", "|---|---|---|---|---|---|"]
     for where in ("in domain", "under shift"):
@@ -635,15 +663,40 @@ def summary() -> str:
                 " / ".join(str(tally[where, title, metric, sign]) for sign in "+·-") for metric in METRICS
             ]
             lines.append(f"| {where} | {title} | {' | '.join(counts)} |")
-    told = {sign: sum(n for key, n in tally.items() if key[-1] == sign) for sign in "+-"}
+    marked = {sign: sum(n for key, n in tally.items() if key[-1] == sign) for sign in "+-"}
     other = {title: f"{same.count(False)} of {len(same)}" for title, same in tasks.items()}
     lines += [
         "",
-        f"Of all {tally.total()} comparisons {sum(told.values())} are told, {told['+']} for MACC and {told['-']} against it. "
+        f"Of all {tally.total()} comparisons {sum(marked.values())} are significant, {marked['+']} for MACC and {marked['-']} against it. "
         "Each method has a grid of its own: gamma or alpha differs from MACC's in "
         f"{other['task loss']} comparisons with the task loss, and {other[CONTROL]} with dropout at the same rate.",
     ]
     return "\n".join(lines)
+
+
+CLAIMS = {
+    "Lower than its task loss in domain (table 1)": ("in domain", "task loss"),
+    "Lower than FL+MDCA in domain (table 2)": ("in domain", "FL+MDCA"),
+    "Lower than NLL+MbLS in domain (table 2)": ("in domain", "NLL+MbLS"),
+    "Lower than with temperature scaling in place of it (table 3)": ("in domain", "NLL+TS"),
+    "Lower than FL+MDCA under shift (tables 5 to 7)": ("under shift", "FL+MDCA"),
+    "Lower than NLL+MbLS under shift (tables 5 to 7)": ("under shift", "NLL+MbLS"),
+    "Lower than plain dropout of the same rate in domain (table 8)": ("in domain", CONTROL),
+}
+"""What the paper's tables say of ECE and SCE, and the comparisons that try it."""
+
+
+def claims() -> str:
+    """How often each claim of the paper is found, not seen, and contradicted."""
+    tally, _ = tallied()
+    return "\n".join(
+        f"- {claim}: "
+        + ", ".join(
+            f"{metric.upper()} " + " / ".join(str(tally[where, title, metric, sign]) for sign in "+·-")
+            for metric in ("ece", "sce")
+        )
+        for claim, (where, title) in CLAIMS.items()
+    )
 
 
 def values() -> str:
@@ -681,19 +734,6 @@ def titles(blocks: Sequence[Block]) -> list[str]:
     return [
         name if names.count(name) == 1 else f"{name}, {test}" for name, test in zip(names, tests, strict=True)
     ]
-
-
-def versus(
-    result: Result, dataset: str, test: str, rule: str, metric: str, method: str, rival: str
-) -> Verdict | None:
-    """A paired t-test over seeds; nothing where there are fewer than two."""
-    own = result.cell(dataset, test, method, metric, rule)
-    other = result.cell(dataset, test, rival, metric, rule)
-    if own is None or other is None or len(own.values) != len(other.values):
-        return None
-    differences = [a - b for a, b in zip(own.values, other.values, strict=True)]
-    ends = interval(differences)
-    return None if ends is None else Verdict(own.mean - other.mean, *ends, paired_p(differences))
 
 
 if __name__ == "__main__":

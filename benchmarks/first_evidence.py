@@ -1,6 +1,7 @@
 """A first look at what MACC does, before anything is built on it.
 
-Small problems, five seeds, no selection: every dropout rate, weight and warm-up is a row of its own.
+Small problems, five seeds, no selection: every dropout rate, weight and warm-up is a row of its
+own.
 
     python -m benchmarks.first_evidence                  # all problems, tables in Markdown
     python -m benchmarks.first_evidence --json results/first_evidence.json

@@ -1,4 +1,6 @@
-"""Files too big for memory: resident memory and time per row of ``macc evaluate`` and ``monitor`` as files grow."""
+"""Files too big for memory: resident memory and time per row of ``macc evaluate`` and ``monitor``
+as files grow.
+"""
 
 import subprocess
 import sys
@@ -18,7 +20,9 @@ LIMIT_MB = 600
 
 
 def write(path: Path, rows: int) -> None:
-    """Predictions of a calibrated model with the times of the rows, float32, a million rows at a time."""
+    """Predictions of a calibrated model with the times of the rows, float32, a million rows at a
+    time.
+    """
     rng = np.random.default_rng(0)
     names = [f"class {j}" for j in range(CLASSES)]
     schema = arrow.schema(
@@ -36,7 +40,9 @@ def write(path: Path, rows: int) -> None:
 
 
 def measure(*words: str) -> tuple[float, float]:
-    """Processor seconds, and the largest resident memory in MB, of a command in a process of its own."""
+    """Processor seconds, and the largest resident memory in MB, of a command in a process of its
+    own.
+    """
     code = (
         "import sys, resource\n"
         "from macc.cli import main\n"

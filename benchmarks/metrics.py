@@ -1,6 +1,7 @@
-"""Speed of the metrics at 50 000 samples and 1000 classes."""
+"""Speed of the metrics: many samples of few classes, and fewer of many."""
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,66 +11,123 @@ from torch import Tensor
 from benchmarks._timing import Ratio, best_times
 from macc import metrics
 
-SAMPLES, CLASSES, BINS, BATCH = 50_000, 1000, 15, 256
+BINS, BATCH = 15, 256
+# Samples, classes, and how much of torchmetrics' time the errors of one pass may take.
+SIZES = ((1_000_000, 10, 2.0), (50_000, 1000, 0.7))
 
 
 def cases() -> Iterator[Ratio]:
     """Every claim of this file."""
+    for samples, classes, together in SIZES:
+        probs, labels = _predictions(samples, classes)
+        size = f"{samples:,} x {classes}".replace(",", " ")
+        yield from _over_torchmetrics(probs, labels, size, together)
+    # Of the last, which has many classes.
+    yield from _over_plain_code(probs, labels, size)
+    yield from _intervals()
+
+
+def _predictions(samples: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Those of a calibrated model."""
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.randn(samples, classes, generator=generator).mul_(3).softmax(1)
+    return probs, torch.multinomial(probs, 1, generator=generator)[:, 0]
+
+
+def _over_torchmetrics(probs: Tensor, labels: Tensor, size: str, together: float) -> Iterator[Ratio]:
+    """The errors of the predicted class, of all classes, and of a stream, over one error of the
+    predicted class.
+    """
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(SAMPLES, CLASSES, generator=generator).mul_(3)
-    probs = logits.softmax(1)
-    labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
-    del logits
+    samples, classes = probs.shape
+
+    def theirs() -> Tensor:
+        return multiclass_calibration_error(probs, labels, num_classes=classes, n_bins=BINS)
 
     def one_pass() -> dict[str, object]:
-        calibration = metrics.Calibration(CLASSES)
+        calibration = metrics.Calibration(classes)
         calibration.update(probs, labels)
         return calibration.compute()
 
     def streamed() -> dict[str, object]:
-        calibration = metrics.Calibration(CLASSES)
-        for start in range(0, SAMPLES, BATCH):
+        calibration = metrics.Calibration(classes)
+        for start in range(0, samples, BATCH):
             calibration.update(probs[start : start + BATCH], labels[start : start + BATCH])
         return calibration.compute()
 
-    def theirs() -> Tensor:
-        return multiclass_calibration_error(probs, labels, num_classes=CLASSES, n_bins=BINS)
+    assert abs(float(theirs()) - metrics.ece(probs, labels)) < 1e-5
+    other, alone, all_of_them, in_batches = best_times(
+        theirs, lambda: metrics.ece(probs, labels), one_pass, streamed, repeats=15
+    )
+    yield Ratio(f"ece over torchmetrics' ECE, {size}", alone / other, at_most=0.7)
+    yield Ratio(
+        f"ece, mce, sce and classwise_ece in one pass over torchmetrics' ECE, {size}",
+        all_of_them / other,
+        at_most=together,
+    )
+    yield Ratio(
+        f"streaming in batches of {BATCH} over the one call, {size}", in_batches / all_of_them, at_most=1.2
+    )
+
+
+def _intervals() -> Iterator[Ratio]:
+    """Reports with all intervals, on one thread, over the values alone and over the time that
+    people wait.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield from _report(10_000, 1)
+    yield from _report(1_000_000, 15)
+    torch.set_num_threads(threads)
+
+
+def _report(samples: int, seconds: int) -> Iterator[Ratio]:
+    probs, labels = _predictions(samples, 10)
+    every = metrics.metrics_of(10).values()
+    values, report = best_times(
+        lambda: [metric.value(probs, labels) for metric in every],
+        lambda: metrics.evaluate(probs, labels),
+        repeats=3,
+        clock=time.thread_time,
+    )
+    size = f"{samples:,}".replace(",", " ") + " x 10, one thread"
+    yield Ratio(f"all metrics with intervals, {size}: seconds / {seconds} s", report / seconds, at_most=1)
+    if seconds > 1:
+        yield Ratio(f"all metrics with intervals over their values, {size}", report / values, at_most=10)
+
+
+def _over_plain_code(probs: Tensor, labels: Tensor, size: str) -> Iterator[Ratio]:
+    """The error of all classes over one read of the probabilities, and other forms of it over
+    ours.
+    """
 
     def sce() -> float:
         return metrics.sce(probs, labels)
 
-    floor, ours, together, in_batches, other = best_times(
-        lambda: probs.sum(0), sce, one_pass, streamed, theirs, repeats=7
-    )
+    floor, ours = best_times(lambda: probs.sum(0), sce, repeats=15)
     # The loop takes minutes, and as long for each class: some of them are timed, and all counted.
-    part = 20
+    part, classes = 20, probs.shape[1]
     expected = float(metrics.classwise_ece(probs, labels)[:part].mean())
     assert abs(loop_sce(probs, labels, part) - expected) < 1e-5 * expected
-    assert abs(float(bincount_sce(probs, labels)) - metrics.sce(probs, labels)) < 1e-6
+    assert abs(float(bincount_sce(probs, labels)) - sce()) < 1e-6
     again, bincount, loop = best_times(
         sce, lambda: bincount_sce(probs, labels), lambda: loop_sce(probs, labels, part), repeats=6
     )
-    size = "50 000 x 1000"
     yield Ratio(f"sce, {size}, over one pass of probs.sum(0)", ours / floor, at_most=8)
     yield Ratio(f"vectorised bincount over sce, {size}", bincount / again, at_least=8)
     yield Ratio(
-        f"double loop over classes and bins over sce, {size}", loop * CLASSES / part / again, at_least=100
+        f"double loop over classes and bins over sce, {size}", loop * classes / part / again, at_least=100
     )
-    yield Ratio(
-        "ece, sce, classwise_ece and mce in one pass over torchmetrics' ECE", together / other, at_most=1
-    )
-    yield Ratio("streaming in batches of 256 over the one call", in_batches / together, at_most=1.5)
 
 
 def bincount_sce(probs: Tensor, labels: Tensor) -> Tensor:
     """All entries binned and scattered at once."""
-    edges = torch.arange(1, BINS) / BINS
-    cells = torch.bucketize(probs, edges) * CLASSES + torch.arange(CLASSES)
-    claimed = torch.bincount(cells.flatten(), probs.flatten(), minlength=BINS * CLASSES)
-    hits = torch.bincount(cells[torch.arange(len(labels)), labels], minlength=BINS * CLASSES)
-    return (hits - claimed).abs().sum() / len(labels) / CLASSES
+    edges, classes = torch.arange(1, BINS) / BINS, probs.shape[1]
+    cells = torch.bucketize(probs, edges) * classes + torch.arange(classes)
+    claimed = torch.bincount(cells.flatten(), probs.flatten(), minlength=BINS * classes)
+    hits = torch.bincount(cells[torch.arange(len(labels)), labels], minlength=BINS * classes)
+    return (hits - claimed).abs().sum() / len(labels) / classes
 
 
 def loop_sce(probs: Tensor, labels: Tensor, classes: int) -> float:

@@ -1,4 +1,5 @@
-"""How often the alarm of the monitor is false over whole lives, and how soon it comes after a change.
+"""How often the alarm of the monitor is false over whole lives, and how soon it comes after a
+change.
 
 Prints the tables of ``docs/operation.md``::
 
@@ -29,7 +30,9 @@ def sure(_: np.random.Generator, rows: int) -> Floats:
 
 
 def wandering(rng: np.random.Generator, rows: int) -> Floats:
-    """Confidences that drift over the life, as inputs become harder and easier, with accuracy beside them."""
+    """Confidences that drift over the life, as inputs become harder and easier, with accuracy
+    beside them.
+    """
     level = np.cumsum(rng.normal(0, 0.02, rows))
     return 0.5 + 0.49 / (1 + np.exp(-level))
 
@@ -51,7 +54,9 @@ def false_alarms(draw: Draw, lives: int, rows: int, alpha: float) -> int:
 
 
 def delays(before: int, tolerance: float, alpha: float, lives: int) -> tuple[list[float], list[int], int]:
-    """Rows from a drop of 5 points of accuracy to the alarm and to the change it names, and how many came earlier."""
+    """Rows from a drop of 5 points of accuracy to the alarm and to the change it names, and how
+    many came earlier.
+    """
     found: list[float] = []
     changes, early = [], 0
     for life in range(lives):

@@ -1,4 +1,6 @@
-"""Temperature scaling: time to the same optimum as scikit-learn and netcal reach."""
+"""Time of fits: temperature scaling beside scikit-learn and netcal, the others beside
+probmetrics.
+"""
 
 import time
 import warnings
@@ -8,13 +10,23 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from benchmarks._timing import Ratio, best_times
+from benchmarks.posthoc_field import methods
 from macc import posthoc
 
 # Samples, classes, and how often everything is timed.
 SIZES = ((10_000, 10, 5), (10_000, 100, 5), (50_000, 1000, 2))
 SCALE = 2.0
+# Calibrators and the peer of the same kind.
+PEERS = {
+    "EnsembleTemperature": "probmetrics ETS",
+    "VectorScaling": "probmetrics SVS",
+    "MatrixScaling": "probmetrics SMS",
+    "Dirichlet": "probmetrics SMS",
+}
+FIELD_SIZES = ((5000, 10, 5), (5000, 100, 3))
 
 
 def sample(rows: int, classes: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -26,7 +38,9 @@ def sample(rows: int, classes: int) -> tuple[npt.NDArray[np.float32], npt.NDArra
 
 
 def with_sklearn(logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Callable[[], float]:
-    """``CalibratedClassifierCV(method="temperature")`` on a frozen classifier, as its documentation says."""
+    """``CalibratedClassifierCV(method="temperature")`` on a frozen classifier, as its documentation
+    says.
+    """
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.frozen import FrozenEstimator
@@ -73,9 +87,51 @@ def with_netcal(logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Callable[
     return fit
 
 
-def cases() -> list[Ratio]:
-    """Our time over that of the faster of the two; what each found is printed."""
+def like_a_network(rows: int, classes: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Logits like those of a trained network: mostly right and sure of it, with pairs of classes
+    taken for each other.
+    """
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, rows)
+    logits = rng.normal(size=(rows, classes)).astype(np.float32)
+    logits[np.arange(rows), labels] += rng.gamma(4.0, 1.2, rows)
+    logits[np.arange(rows), labels ^ 1] += rng.gamma(1.0, 1.5, rows)
+    return SCALE * logits, labels
+
+
+def beside_probmetrics() -> list[Ratio]:
+    """Time on one thread of the processor over that of the peer, which other processes do not
+    lengthen.
+    """
     ratios = []
+    fits = methods()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for rows, classes, repeats in FIELD_SIZES:
+        logits, labels = like_a_network(rows, classes)
+        names = list(dict.fromkeys([*PEERS, *PEERS.values()]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = best_times(
+                *(partial(fits[name], logits, labels) for name in names),
+                repeats=repeats,
+                clock=time.process_time,
+            )
+        times = dict(zip(names, found, strict=True))
+        print(
+            f"fits, {rows:,} x {classes}: "
+            + ", ".join(f"{name} {1000 * times[name]:.0f} ms" for name in names)
+        )
+        for name, peer in PEERS.items():
+            case = f"posthoc: {name}, {rows:,} x {classes}, time / {peer}"
+            ratios.append(Ratio(case, times[name] / times[peer], at_most=1))
+    torch.set_num_threads(threads)
+    return ratios
+
+
+def cases() -> list[Ratio]:
+    """Our time over that of the peers; what each found is printed."""
+    ratios = beside_probmetrics()
     for rows, classes, repeats in SIZES:
         logits, labels = sample(rows, classes)
         size = f"{rows:,} x {classes}"

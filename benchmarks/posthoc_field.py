@@ -1,9 +1,12 @@
-"""``python -m benchmarks.posthoc_field FOLDER``: every calibrator beside probmetrics and netcal, on logits of real networks.
+"""``python -m benchmarks.posthoc_field FOLDER``: every calibrator beside probmetrics and netcal, on
+logits of real networks.
 
-FOLDER holds ``.npz`` files with ``logits`` and ``labels``. Each is cut in two at random halves: calibrators are fitted
-to the first ``--sizes`` samples of one half and measured on the other. ``NAME_val.npz`` and ``NAME_test.npz`` count as
-one file. ``--json results/posthoc_field.json`` keeps the numbers and ``--figure`` draws them. What is in the file
-already is not measured again, so that a run that was stopped continues.
+FOLDER holds ``.npz`` files with ``logits`` and ``labels``. Each is cut in two at random halves:
+calibrators are fitted to the first ``--sizes`` samples of one half and measured on the other.
+``NAME_val.npz`` and ``NAME_test.npz`` count as one file. ``--json results/posthoc_field.json``
+keeps the numbers and ``--figure`` draws them. What is in the file already is not measured again, so
+that a run that was stopped continues. ``--splits 1 --json results/posthoc_best.json`` measured what
+``best`` is worth, which takes longest; everything else left it out with ``--methods``.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -128,12 +132,14 @@ def splits(count: int, size: int, repeats: int) -> Iterator[tuple[Array, Array]]
 
 
 def measure(fit: Fit, logits: Array, labels: Array, rows: Array, fresh: Array) -> dict[str, float]:
-    """What one fit is worth, and the seconds it took."""
+    """What one fit is worth, and the seconds of the processor that it took, which other processes
+    do not lengthen.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        began = time.perf_counter()
+        began = time.process_time()
         found = fit(logits[rows], labels[rows])
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         probs = torch.from_numpy(np.asarray(found(logits[fresh].astype(np.float64)), dtype=np.float64))
     # Probabilities of 0 cost as much as the least number that float32 holds.
     probs = probs.clamp(min=float(np.finfo(np.float32).tiny))
@@ -179,7 +185,9 @@ def means(rows: Sequence[dict[str, Any]], measure: str) -> dict[str, dict[str, f
 
 
 def win_rates(values: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The share of duels that a method wins: against every other one on every file, draws count half."""
+    """The share of duels that a method wins: against every other one on every file, draws count
+    half.
+    """
     result = {}
     for method, own in values.items():
         duels = [
@@ -210,14 +218,19 @@ def difference(values: dict[str, dict[str, float]], method: str) -> tuple[float,
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
-    """Rows of the same number of classes and size of the fit."""
+    """Rows of the same number of classes and size of the fit, of the splits on which every method
+    was measured.
+    """
     for classes, size in sorted({(row["classes"], row["size"]) for row in rows}, key=lambda g: (g[0], -g[1])):
-        yield classes, size, [row for row in rows if (row["classes"], row["size"]) == (classes, size)]
+        some = [row for row in rows if (row["classes"], row["size"]) == (classes, size)]
+        seen = Counter((row["file"], row["split"]) for row in some)
+        every = len({row["method"] for row in some})
+        yield classes, size, [row for row in some if seen[row["file"], row["split"]] == every]
 
 
 def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
     """One row a method, the least NLL first."""
-    by = {name: means(rows, name) for name in (*MEASURES, "seconds")}
+    by = {name: means(rows, name) for name in MEASURES}
     wins, ranks, brier_wins = win_rates(by["nll"]), mean_ranks(by["nll"]), win_rates(by["brier"])
     first = {
         method: sum(value == min(other[name] for other in by["nll"].values()) for name, value in own.items())
@@ -235,7 +248,7 @@ def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
         "ECE",
         "SCE",
         "accuracy",
-        "s",
+        "CPU s",
     )
     result = Table(
         f"{classes} classes, {size} fitted",
@@ -244,6 +257,11 @@ def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
 
     def average(name: str, method: str) -> float:
         return statistics.fmean(by[name][method].values())
+
+    def seconds(method: str) -> str:
+        # Rows of an earlier run may have none.
+        found = [row["seconds"] for row in rows if row["method"] == method and "seconds" in row]
+        return f"{statistics.median(found):.3f}" if found else ""
 
     for method in sorted(wins, key=lambda name: average("nll", name)):
         gap, low, high = difference(by["nll"], method)
@@ -259,13 +277,15 @@ def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
             f"{100 * average('ece', method):.2f}",
             f"{1000 * average('sce', method):.2f}",
             f"{100 * average('accuracy', method):.2f}",
-            f"{statistics.median(row['seconds'] for row in rows if row['method'] == method):.3f}",
+            seconds(method),
         )
     return result
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Differences from the temperature in NLL with their intervals, a panel for each number of classes and size."""
+    """Differences from the temperature in NLL with their intervals, a panel for each number of
+    classes and size.
+    """
     import matplotlib
 
     matplotlib.use("svg")

@@ -1,4 +1,6 @@
-"""How cost grows with samples, classes, features and masks: times of one run, and exponents fitted to them."""
+"""How cost grows with samples, classes, features and masks: times of one run, and exponents fitted
+to them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

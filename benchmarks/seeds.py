@@ -1,11 +1,15 @@
-"""Seeds of a long experiment one at a time: each is measured by itself and kept, and those that are complete are joined.
+"""Seeds of a long experiment one at a time: each is measured by itself and kept.
 
-    python -m benchmarks.seeds run NAME SCALE SEED RUNS DATA    # train and measure one seed of results/NAME.yaml
-    python -m benchmarks.seeds measure NAME SCALE SEED RUNS DATA    # what is finished of it, while it trains
-    python -m benchmarks.seeds join NAME RUNS DATA              # results/seeds/NAME-*.json into results/NAME.json
+    python -m benchmarks.seeds run NAME SCALE SEED RUNS DATA [METHOD …]
+        train and measure one seed of results/NAME.yaml, or some methods of it
+    python -m benchmarks.seeds measure NAME SCALE SEED RUNS DATA [METHOD …]
+        what is finished of it, while it trains
+    python -m benchmarks.seeds join NAME RUNS DATA
+        results/seeds/NAME-*.json into results/NAME.json
 
-A method that ``results/seeds`` has of a seed is not trained again, wherever its run folder may be: a run is the same
-by the hash of its recipe and data.
+``join`` takes the methods and seeds that are complete, and names the others. A method that
+``results/seeds`` has of a seed is not trained again, wherever its run folder may be: a run is the
+same by the hash of its recipe and data.
 """
 
 import math
@@ -14,14 +18,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from benchmarks.evidence import RESULTS, write_result
+from benchmarks._results import RESULTS
+from benchmarks.evidence import write_result
 from macc import experiments, paper
 from macc.experiments.findings import add_findings
 from macc.experiments.gather import gather
 from macc.experiments.ledger import open_ledger
 from macc.experiments.result import Cell, Result
-from macc.experiments.workers import Worker
+from macc.experiments.workers import Event, Worker, execute
 from macc.metrics.over_runs import interval
 
 SEEDS = RESULTS / "seeds"
@@ -30,8 +36,8 @@ SEEDS = RESULTS / "seeds"
 def main(arguments: Sequence[str]) -> int:
     """``run``, ``measure`` or ``join``."""
     match list(arguments):
-        case ["run" | "measure" as what, name, scale, seed, runs, data]:
-            keep(name, scale, int(seed), Path(runs), Path(data), train=what == "run")
+        case ["run" | "measure" as what, name, scale, seed, runs, data, *methods]:
+            keep(name, scale, int(seed), Path(runs), Path(data), methods, train=what == "run")
         case ["join", name, runs, data]:
             write_result(joined(name, Path(runs), Path(data)), RESULTS / f"{name}.json")
         case _:
@@ -40,13 +46,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def keep(name: str, scale: str, seed: int, runs: Path, data: Path, *, train: bool) -> None:
-    """Measure what is not kept yet of a seed, and keep it."""
+def keep(
+    name: str, scale: str, seed: int, runs: Path, data: Path, only: Sequence[str] = (), *, train: bool
+) -> None:
+    """Measure what is not kept yet of a seed, or of some methods of it, and keep it."""
     path = SEEDS / f"{name}-{seed}.json"
     before = experiments.load_result(path) if path.is_file() else None
     done = set() if before is None else {cell.method for cell in before.cells}
     whole = experiments.load(RESULTS / f"{name}.yaml", scale=scale)
-    missing = [method for method in whole.methods if method.title not in done]
+    unknown = set(only) - {method.title for method in whole.methods}
+    if unknown:
+        raise ValueError(f"{RESULTS / name}.yaml has no method {min(unknown)!r}")
+    wanted = only or [method.title for method in whole.methods]
+    missing = [method for method in whole.methods if method.title in wanted and method.title not in done]
     if not missing:
         print(f"{path} is complete")
         return
@@ -60,39 +72,76 @@ def keep(name: str, scale: str, seed: int, runs: Path, data: Path, *, train: boo
                     f"{method.title} depends on a search, which one seed by itself cannot repeat"
                 )
     if train:
-        found = replace(
-            experiments.run(part, out=runs, root=data, published=paper.value, show=True), name=name
-        )
+        with TemporaryDirectory() as unused:  # of searches, which were refused
+            execute(ledger, Path(unused), "", 1, tell)
     else:
         worker = Worker(ledger, runs, "", tell=lambda _: None)
         for dataset in ledger.catalog.datasets:
             for job, part_of_data in ledger.predictions_missing(dataset):
                 while not worker.predict(dataset, job, part_of_data):
                     time.sleep(1)  # another process is at this run
-        found = replace(gather(ledger, paper.value), name=name)
+    found = replace(gather(ledger, paper.value, tested=False), name=name)
     if before is not None:
         found = together(whole, [before, found])
     SEEDS.mkdir(exist_ok=True)
     write_result(found, path)
 
 
+def tell(event: Event) -> None:
+    """Print what is finished, and what failed."""
+    if event[0] in ("done", "failed", "say"):
+        print(time.strftime("%H:%M"), *event, flush=True)
+
+
 def joined(name: str, runs: Path, data: Path) -> Result:
-    """The seeds that are complete as one result, tested over seeds; one alone over its samples, from its runs."""
+    """What is complete as one result, tested over seeds; one seed alone over its samples, from its
+    runs.
+    """
     kept = {int(path.stem.rpartition("-")[2]): path for path in SEEDS.glob(f"{name}-*.json")}
     parts = [experiments.load_result(kept[seed]) for seed in sorted(kept)]
-    complete = [part for part in parts if {cell.method for cell in part.cells} == set(part.methods)]
-    if not complete:
-        raise ValueError(f"{SEEDS} has no complete seed of {name}; `run` or `measure` one first")
-    whole = experiments.load(RESULTS / f"{name}.yaml", scale=complete[0].scale)
-    result = together(whole, complete)
-    ledger = open_ledger(whole.model_copy(update={"seeds": result.seeds}), runs, data)
+    scale = parts[0].scale if parts else "full"
+    whole = experiments.load(RESULTS / f"{name}.yaml", scale=scale)
+    done, parts = complete([method.title for method in whole.methods], parts)
+    if not done:
+        raise ValueError(f"{SEEDS} has nothing of {name}; `run` or `measure` a seed first")
+    left = [method.title for method in whole.methods if method.title not in done]
+    methods = [method for method in whole.methods if method.title in done]
+    result = together(whole.model_copy(update={"methods": methods}), parts)
+    result.left_out.extend(f"{title}: not run with every seed yet" for title in left)
+    ledger = open_ledger(whole.model_copy(update={"methods": methods, "seeds": result.seeds}), runs, data)
     add_findings(result, ledger)
     return result
 
 
+def complete(methods: Sequence[str], parts: Sequence[Result]) -> tuple[set[str], list[Result]]:
+    """The methods that each of some seeds has, so that these are the most runs; and what the seeds
+    have of them.
+    """
+    of_seed = [set(methods) & {cell.method for cell in part.cells} for part in parts]
+    common = max(
+        of_seed,
+        key=lambda some: (len(some) * sum(some <= each for each in of_seed), -len(some)),
+        default=set[str](),
+    )
+    return common, [
+        replace(
+            part,
+            cells=[cell for cell in part.cells if part.calibrated.get(cell.method, cell.method) in common],
+            runs=[run for run in part.runs if part.calibrated.get(run.method, run.method) in common],
+            calibrated={then: method for then, method in part.calibrated.items() if method in common},
+        )
+        for part, each in zip(parts, of_seed, strict=True)
+        if common <= each
+    ]
+
+
 def together(whole: experiments.Experiment, parts: Sequence[Result]) -> Result:
-    """Parts of one seed each as one result: of several seeds, or of several methods; without tests."""
-    order = [method.title for method in whole.methods]
+    """Parts of one seed each as one result: of several seeds, or of several methods; without
+    tests.
+    """
+    calibrated = {then: method for part in parts for then, method in part.calibrated.items()}
+    trained = [method.title for method in whole.methods]
+    order = [*trained, *sorted(calibrated, key=lambda then: trained.index(calibrated[then]))]
     cells: dict[tuple[str, ...], list[Cell]] = {}
     for part in parts:
         for cell in part.cells:
@@ -107,6 +156,7 @@ def together(whole: experiments.Experiment, parts: Sequence[Result]) -> Result:
         parts[0],
         seeds=len({run.seed for run in runs}),
         methods=order,
+        calibrated=calibrated,
         cells=sorted(map(over_seeds, cells.values()), key=lambda cell: order.index(cell.method)),
         runs=sorted(runs, key=lambda run: (order.index(run.method), run.seed)),
         comparisons=[],
@@ -117,7 +167,9 @@ def together(whole: experiments.Experiment, parts: Sequence[Result]) -> Result:
 
 
 def over_seeds(cells: Sequence[Cell]) -> Cell:
-    """The same cell of several seeds; noise floor and the paper's value are the first seed's, as everywhere."""
+    """The same cell of several seeds; noise floor and the paper's value are the first seed's, as
+    everywhere.
+    """
     values = tuple(value for cell in cells for value in cell.values)
     low, high = interval(values) or (cells[0].low, cells[0].high)
     pooled = [cell.pooled for cell in cells if cell.pooled is not None]

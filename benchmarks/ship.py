@@ -1,4 +1,6 @@
-"""What a predictor costs over the bare module, and an exported graph over a plain export of the same network."""
+"""What a predictor costs over the bare module, and an exported graph over a plain export of the
+same network.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -86,7 +88,9 @@ def _forward(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def exported(repeats: int = 100) -> Iterator[Ratio]:
-    """ResNet-20 in onnxruntime: with normalisation, calibrator, certainty and acceptance, over logits alone."""
+    """ResNet-20 in onnxruntime: with normalisation, calibrator, certainty and acceptance, over
+    logits alone.
+    """
     runtime: Any = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

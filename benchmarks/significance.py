@@ -1,6 +1,7 @@
 """How often tests of calibration reject what is calibrated: the tables of ``docs/operation.md``.
 
-Run as ``python -m benchmarks.significance [--repeats 2000]``; every number should be about 5 % or less.
+Run as ``python -m benchmarks.significance [--repeats 2000]``; every number should be about 5 % or
+less.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""The training engine: against a loop as research code writes it, and against its own tensor work alone."""
+"""The training engine: against a loop as research code writes it, and against its own tensor work
+alone.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -98,10 +100,11 @@ class _Images(Dataset[tuple[Tensor, int]]):
 
 
 def against_research_code(repeats: int = 3, images: int = 1280) -> Iterator[Ratio]:
-    """Images per second of an epoch with its validation, against a plain fp32 loop over a DataLoader.
+    """Images per second of an epoch with its validation, against a plain fp32 loop over a
+    DataLoader.
 
-    How much bf16 gives depends on the processor: much with matrix tiles (AMX), little or nothing without, so
-    that it is held to its limit only where the processor executes them.
+    How much bf16 gives depends on the processor: much with matrix tiles (AMX), little or nothing
+    without, so that it is held to its limit only where the processor executes them.
     """
     splits = cifar_like(images)
     half, full = (_epoch_of(_engine_epoch(splits, precision)) for precision in ("bf16", "fp32"))
@@ -214,7 +217,8 @@ def memory(epochs: int = 50, settled: int = 10) -> Iterator[Ratio]:
 
 def cases() -> Iterator[Ratio]:
     """Every claim of this file."""
-    # Before torch asks the processor: it does so once, and not every machine executes what it names.
+    # Before torch asks the processor: it does so once, and not every machine executes what it
+    # names.
     ensure_bf16_runs()
     yield from against_research_code()
     yield from overhead()

@@ -1,4 +1,6 @@
-"""Slow loops, written from the formulas and not from the code: what the fast code is checked against."""
+"""Slow loops, written from the formulas and not from the code: what the fast code is checked
+against.
+"""
 
 import math
 
@@ -212,7 +214,9 @@ def sigmoid(z):
 
 
 def binary_focal(logits, labels, gamma=0.0, pos_weight=1.0):
-    """The mean over logits of one list, each with its label of 0 or 1; with gamma 0 the cross-entropy."""
+    """The mean over logits of one list, each with its label of 0 or 1; with gamma 0 the
+    cross-entropy.
+    """
     values = []
     for z, y in zip(logits, labels, strict=True):
         right = sigmoid(z) if y == 1 else 1 - sigmoid(z)

@@ -58,7 +58,9 @@ def sce(probs, labels, bins=15):
 
 
 def refinement(logits, labels, halves):
-    """Each half at the temperature of the other, found by golden section on the loss of smoothed labels."""
+    """Each half at the temperature of the other, found by golden section on the loss of smoothed
+    labels.
+    """
 
     def loss(row, label, log_t):
         scaled = [z / math.exp(log_t) for z in row]
@@ -239,7 +241,9 @@ def coverage_at_risk(probs, labels, risk=0.05):
 
 
 def brier_decomposition(probs, labels, bins=15):
-    """Move every bin of every class by its mean gap; what is left of the Brier score is refinement."""
+    """Move every bin of every class by its mean gap; what is left of the Brier score is
+    refinement.
+    """
     moved = [[0.0] * len(probs[0]) for _ in labels]
     for j in range(len(probs[0])):
         for b in range(bins):

@@ -1,4 +1,6 @@
-"""The table "Where do I add …?" of CONTRIBUTING is true: each part is added by exactly the file and line it names."""
+"""The table "Where do I add …?" of CONTRIBUTING is true: each part is added by exactly the file and
+line it names.
+"""
 
 import json
 import re

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks import seeds
-from benchmarks.evidence import RESULTS
+import torch
+from benchmarks import calibrated, people, seeds
+from benchmarks._results import RESULTS
 
 from macc import experiments
 from macc.experiments.findings import add_findings
@@ -55,3 +56,52 @@ def test_methods_run_apart_give_what_they_give_together(digits):
     found = seeds.together(whole, [early, late])
     assert found.seeds == 1
     assert sorted(map(repr, found.cells)) == sorted(map(repr, first.cells))
+
+
+def test_methods_after_their_calibrators_are_joined_too():
+    fashion = experiments.load_result(RESULTS / "fashion.json")
+    whole = experiments.load(RESULTS / "fashion.yaml", scale=fashion.scale)
+    joined = seeds.together(whole, [one_seed(fashion, seed) for seed in range(fashion.seeds)])
+
+    assert (joined.methods, joined.calibrated) == (fashion.methods, fashion.calibrated)
+    assert len(joined.calibrated) == len(whole.methods)
+    assert sorted((repr(c.values), c.method) for c in joined.cells) == sorted(
+        (repr(c.values), c.method) for c in fashion.cells
+    )
+
+
+def test_what_is_complete_is_joined_and_the_rest_is_left(digits):
+    def only(seed, *methods):
+        part = one_seed(digits, seed)
+        return replace(
+            part,
+            cells=[cell for cell in part.cells if cell.method in methods],
+            runs=[run for run in part.runs if run.method in methods],
+        )
+
+    parts = [only(0, "NLL", "LS", "FL"), only(1, "NLL", "FL"), only(2, "NLL", "FL"), only(3, "NLL")]
+    methods, kept = seeds.complete(digits.methods, parts)
+    assert methods == {"NLL", "FL"}
+    assert [{run.seed for run in part.runs} for part in kept] == [{0}, {1}, {2}]
+    assert {cell.method for part in kept for cell in part.cells} == methods
+    assert seeds.complete(digits.methods, []) == (set(), [])
+
+
+def test_distances_to_people_are_those_by_hand():
+    shares = torch.tensor([[0.75, 0.25], [1.0, 0.0]], dtype=torch.float64)
+    given = torch.tensor([[0.5, 0.5], [0.5, 0.5]], dtype=torch.float64)
+    assert people.distances(given, shares) == {"cross": pytest.approx(0.69315), "moved": 0.375}
+    assert people.distances(shares, shares)["moved"] == 0
+    assert people.distances(1 - shares, shares)["cross"] < 100  # an impossible label costs much, not all
+
+
+def test_a_method_is_held_against_cross_entropy_treated_alike():
+    fashion = experiments.load_result(RESULTS / "fashion.json")
+    verdicts = calibrated.against_base(fashion, "Fashion-MNIST", "in domain", "last", "nll")
+    verdict, mark = verdicts["NLL+MACC p 0.1"]
+    own, base = (
+        fashion.cell("Fashion-MNIST", "in domain", calibrated.then(method), "nll", "last")
+        for method in ("NLL+MACC p 0.1", "NLL")
+    )
+    assert verdict.difference == pytest.approx(own.mean - base.mean)
+    assert (mark, verdicts["NLL, logits \N{MULTIPLICATION SIGN} 2"][1]) == ("+", "·")

@@ -1,4 +1,6 @@
-"""Modes that a user may have switched on: inference mode, and another default device than the data's."""
+"""Modes that a user may have switched on: inference mode, and another default device than the
+data's.
+"""
 
 import pytest
 import torch

@@ -6,16 +6,22 @@ import itertools
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import macc
+from macc.words import ARGUMENTS
 
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(macc.__file__).parent
 
-# Each part, and the parts of macc it may import. Paper and cli may import all; nothing imports them, and no
-# other part imports ship.
+# Each part, and the parts of macc it may import. Paper and cli may import all; nothing imports
+# them, and no other part imports ship.
 FOUNDATION = {"io", "tables", "words"}  # files, tables and words, for every part; they know no part
 ALLOWED = {
     "words": set(),
@@ -42,7 +48,7 @@ ALLOWED = {
         "experiments",
     },
     "ship": {"heads", "metrics", "posthoc", "models", "data", "training", "report"},
-    "integrations": {"heads", "losses", "metrics", "posthoc", "models"},
+    "integrations": {"heads", "losses", "metrics", "predictions", "posthoc", "models"},
 }
 
 
@@ -155,6 +161,57 @@ def test_a_broken_torchvision_breaks_nothing(tmp_path):
     assert result.stdout.strip() == "broken, and no harm done", result.stderr
 
 
+def test_only_the_command_line_shows_text():
+    """Libraries return values and tell listeners; a bar while files are downloaded is the
+    exception.
+    """
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            shows = called in ("print", "sys.stdout.write", "sys.stderr.write")
+            if shows or any(name.split(".")[0] in ("rich", "typer") for name in names):
+                found.add(str(path.relative_to(SOURCE)))
+
+    assert {name for name in found if not name.startswith("cli/")} == {"data/_progress.py"}
+
+
+def test_no_two_classes_share_a_name():
+    places = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def arguments_without_meaning(tree: ast.Module):
+    """Arguments that neither a docstring nor the glossary describes, with their lines."""
+    for node in ast.walk(tree):
+        text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+        if text is None or "\nArgs:\n" not in text:
+            continue
+        decorators = {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}
+        described = set(re.findall(r"^ {4}\*{0,2}(\w+): ", text, re.MULTILINE))
+        described |= set(ARGUMENTS) if decorators & {"documented", "metric"} else set()
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        for each in given:
+            if each.arg not in {*described, "self", "cls"} and not each.arg.startswith("_"):
+                yield each.lineno, f"{node.name}({each.arg})"
+
+
+def test_a_docstring_that_describes_arguments_describes_all():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {name}"
+        for path in SOURCE.rglob("*.py")
+        for line, name in arguments_without_meaning(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
 def short_docstrings(tree: ast.Module):
     """The docstrings of attributes and properties, with their lines."""
     for node in ast.walk(tree):
@@ -202,3 +259,44 @@ def test_what_the_architecture_page_names_is_there():
     parts = re.findall(r"^  (\w+)(?:/|\.py) ", page.read_text(), re.MULTILINE)
     there = {path.name.removesuffix(".py") for path in SOURCE.iterdir() if not path.name.startswith("_")}
     assert set(parts) == there - {"py.typed", "__pycache__"}
+
+
+def what_make_installs():
+    """Every package that ``make test`` installs, with its version: those of the project, of the
+    group for development, and all that they need in turn.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    wanted = [each for each in groups["dev"] if isinstance(each, str)]
+    for each in groups["dev"]:
+        wanted += groups[each["include-group"]] if isinstance(each, dict) else []
+    left, found = [Requirement(each) for each in [*wanted, *project["project"]["dependencies"]]], {}
+    while left:
+        needed = left.pop()
+        key = canonicalize_name(needed.name), frozenset(needed.extras)
+        if key in found or not applies(needed.marker, {""}):
+            continue
+        package = distribution(needed.name)
+        found[key] = package.version
+        requires = map(Requirement, package.requires or ())
+        left += [each for each in requires if applies(each.marker, {"", *needed.extras})]
+    return {name: version for (name, _), version in found.items() if name != "macc-torch"}
+
+
+def applies(marker, extras):
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+
+
+@pytest.mark.skipif(not (Path(sys.prefix) / ".ready").exists(), reason="make did not install this")
+def test_the_constraints_name_exactly_what_is_installed():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {
+        canonicalize_name(name): pin for name, equal, pin in (line.partition("==") for line in lines) if equal
+    }
+    installed = what_make_installs()
+
+    assert len(installed) > 50
+    # A build for this machine, as 2.13.0+cpu is one of 2.13.0, is the same version.
+    assert {name: version.split("+")[0] for name, version in installed.items()} == {
+        name: pinned.get(name, "missing from constraints.txt").split("+")[0] for name in installed
+    }

@@ -15,7 +15,7 @@ from macc.tables import (
     Entry,
     Table,
     escape_csv,
-    html_paragraph,
+    html_of,
     interval,
     number,
     thousands,
@@ -106,7 +106,7 @@ def test_a_notebook_shows_what_a_terminal_shows(table):
 
     assert found.texts == ["value", "\u2003part <b>", "1"]
     assert {tag for tag, _ in found.tags} == {"table", "thead", "tbody", "tr", "th", "td"}
-    assert html_paragraph("<b>") == "<p>&lt;b&gt;</p>"
+    assert html_of("<b>") == "<p>&lt;b&gt;</p>"
 
 
 def test_a_page_sorts_by_the_value_and_puts_details_under_it(table):

@@ -1,7 +1,7 @@
 """Tables: one value, how its numbers are written, and its renderings.
 
-Whatever prints a table builds a :class:`Table`. It is rendered here for a terminal, Markdown, LaTeX, CSV and HTML, and
-names of users are escaped here and nowhere else.
+Whatever prints a table builds a :class:`Table`. It is rendered here for a terminal, Markdown,
+LaTeX, CSV and HTML, and names of users are escaped here and nowhere else.
 """
 
 import csv
@@ -32,7 +32,8 @@ class Unit:
     Args:
         symbol: What stands behind a number, and in the heading of a column.
         scale: What a value is multiplied by.
-        digits: Decimals of a mean over runs. A value with an interval has as many as that makes meaningful.
+        digits: Decimals of a mean over runs. A value with an interval has as many as that makes
+            meaningful.
 
     Example:
         >>> PERCENT.write(0.1234), THOUSANDTHS.write(0.01234) + THOUSANDTHS.suffix
@@ -115,7 +116,8 @@ class Entry:
 class Table:
     """A table: what every command, page and document shows is one of these.
 
-    LaTeX has the caption within the table, and a page the caption and the notes; elsewhere they stand around it.
+    LaTeX has the caption within the table, and a page the caption and the notes; elsewhere they
+    stand around it.
 
     Example:
         >>> table = Table.of(["", "ECE"], [["mine", "1.2 %"]])
@@ -142,7 +144,9 @@ class Table:
         return [column.title for column in self.columns]
 
     def text(self) -> str:
-        """For a terminal: columns aligned by spaces, ``*`` behind the best, ``†`` behind the second; names are made safe."""
+        """For a terminal: columns aligned by spaces, ``*`` behind the best, ``†`` behind the
+        second; names are made safe.
+        """
         lines = [
             self.header,
             *([entry.line + "*" * entry.best + SECOND * entry.second for entry in row] for row in self.rows),
@@ -247,6 +251,34 @@ class Table:
         )
 
 
+class Displayed:
+    """What shows itself as tables and sentences: ``print`` as text, notebooks as HTML.
+
+    Example:
+        >>> class Found(Displayed):
+        ...     def _parts(self):
+        ...         return [Table.of(["", "ECE"], [["mine", "1.2 %"]]), "It is small."]
+        >>> print(Found())
+                ECE
+        ───────────
+        mine  1.2 %
+        <BLANKLINE>
+        It is small.
+        >>> Found()._repr_html_().endswith("</table><p>It is small.</p>")
+        True
+    """
+
+    def _parts(self) -> Sequence[Table | str]:
+        """The tables and sentences, in their order; an empty sentence is left out."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join(part.text() if isinstance(part, Table) else part for part in self._parts() if part)
+
+    def _repr_html_(self) -> str:
+        return html_of(*self._parts())
+
+
 def _sorting_head(column: Column) -> str:
     # The first press puts the best first.
     first = "descending" if column.better in ("", "higher") else "ascending"
@@ -295,6 +327,25 @@ def interval(low: float, high: float, unit: Unit) -> str:
     if math.isnan(low) or math.isnan(high):
         return "–"
     return f"{number(low, unit, high - low)} – {number(high, unit, high - low)}"
+
+
+def with_interval(value: float, low: float, high: float, unit: Unit, chance: float | None = None) -> Entry:
+    """A value with its interval and, of an error, with what chance alone would show.
+
+    Example:
+        >>> with_interval(0.151, 0.111, 0.177, PERCENT, 0.032).line
+        '15.1 % (11.1 – 17.7) 3.2 %'
+    """
+    if math.isnan(value):
+        return Entry("–")
+    ends, width = interval(low, high, unit), high - low
+    by_chance = "" if chance is None else number(chance, unit, width, suffix=True)
+    return Entry(
+        number(value, unit, width, suffix=True),
+        value,
+        f"({ends}) {by_chance}".strip(),
+        (ends, f"chance {by_chance}") if by_chance else (ends,),
+    )
 
 
 def thousands(count: int) -> str:
@@ -367,17 +418,29 @@ def _is_number(text: str) -> bool:
 
 
 def kept_together(text: str) -> str:
-    """A text in which the end of a line does not part a number from its unit."""
-    return text.replace(" %", "\u00a0%")
+    """A text in which the end of a line does not part a number from its unit, nor from its
+    thousands.
+    """
+    return re.sub(r"(?<=\d) (?=\d{3}\b)|(?<=\S) (?=%)", "\u00a0", text)
 
 
 def _html(text: str) -> str:
     return html.escape(kept_together(text))
 
 
-def html_paragraph(text: str) -> str:
-    """A paragraph as HTML, for notebooks."""
-    return f"<p>{html.escape(text)}</p>"
+def html_of(*parts: Table | str) -> str:
+    """Tables and sentences as HTML, for notebooks; a paragraph for each line.
+
+    Example:
+        >>> html_of("a < b")
+        '<p>a &lt; b</p>'
+    """
+    return "".join(
+        part.html()
+        if isinstance(part, Table)
+        else "".join(f"<p>{html.escape(line)}</p>" for line in part.splitlines())
+        for part in parts
+    )
 
 
 def html_prose(text: str) -> str:
@@ -392,7 +455,8 @@ def html_prose(text: str) -> str:
 
 
 def html_name(text: str) -> str:
-    """A name as HTML that breaks at the end of a line beside its signs, and within a word only where it must.
+    """A name as HTML that breaks at the end of a line beside its signs, and within a word only
+    where it must.
 
     Example:
         >>> html_name("FL+MACC")
@@ -400,3 +464,12 @@ def html_name(text: str) -> str:
     """
     parts = re.split(r"(?<=[^\w\s.])(?=\w)|(?<=_)(?=[^_])|(?<=\w)(?=[(*+=])", text)
     return "<wbr>".join(map(html.escape, parts))
+
+
+def duration(seconds: float) -> str:
+    """Hours and minutes, minutes and seconds, or seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -89,7 +89,19 @@ def test_a_threshold_is_about_the_confidence_of_answers(files):
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_calibrated_answers_are_a_file_of_answers(files, method, ending, tmp_path):
     output = tmp_path / f"out.{ending}"
-    ended = run("calibrate", "--fit", files[0], "--apply", files[1], "--method", method, "-o", output)
+    ended = run(
+        "calibrate",
+        "--resamples",
+        "100",
+        "--fit",
+        files[0],
+        "--apply",
+        files[1],
+        "--method",
+        method,
+        "-o",
+        output,
+    )
     assert ended.code == 0, ended.err
 
     again = run("evaluate", output, "--json", tmp_path / "numbers.json", "--metrics", "ece")
@@ -103,7 +115,7 @@ def test_calibrated_answers_are_a_file_of_answers(files, method, ending, tmp_pat
 
 
 def test_other_columns_come_along_and_later_answers_can_be_calibrated(files, tmp_path):
-    run("calibrate", "--fit", files[0], "--apply", files[1])
+    run("calibrate", "--resamples", "100", "--fit", files[0], "--apply", files[1])
     with (tmp_path / "test-calibrated.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["id", "confidence", "correct", "question"]
@@ -115,7 +127,7 @@ def test_other_columns_come_along_and_later_answers_can_be_calibrated(files, tmp
 
 
 def test_two_models_are_compared_by_their_answers(files, tmp_path):
-    run("calibrate", "--fit", files[0], "--apply", files[1])
+    run("calibrate", "--resamples", "100", "--fit", files[0], "--apply", files[1])
     ended = run("compare", files[1], tmp_path / "test-calibrated.csv")
 
     assert ended.code == 0, ended.err
@@ -135,17 +147,15 @@ def test_answers_in_a_data_frame():
 
 def test_what_is_not_about_answers_keeps_its_words(files):
     assert "leave --positive out" in run("evaluate", files[0], "--positive", "right").err
-    for command in (
-        ["report", files[0], "-o", "page.html"],
-        ["plot", "reliability", files[0], "-o", "figure.svg"],
-    ):
-        ended = run(*command)
-        assert ended.code == 2
-        assert "has no column 'label'" in ended.err
+    ended = run("sets", "--fit", files[0])
+    assert ended.code == 2
+    assert "has no column 'label'" in ended.err
 
 
 def test_answers_over_time_are_watched(tmp_path):
-    """Honest answers give no alarm, over-confident ones do; a confidence below one half is not turned round."""
+    """Honest answers give no alarm, over-confident ones do; a confidence below one half is not
+    turned round.
+    """
     draw = np.random.default_rng(0)
     confidence = draw.uniform(0.1, 0.9, 3000)
     for name, chance in (("honest", confidence), ("boastful", confidence**2)):
@@ -162,3 +172,25 @@ def test_answers_over_time_are_watched(tmp_path):
     assert honest.code == 0, honest.out + honest.err
     assert boastful.code == 1
     assert "2 700" in honest.out or "2700" in honest.out
+
+
+@pytest.mark.filterwarnings("always:.* answers claim more than")
+def test_wrong_claims_of_certainty_leave_room_for_the_others(tmp_path, monkeypatch):
+    """A judge says one of a few values, often 1; what it is right at rises by steps in between."""
+    monkeypatch.chdir(tmp_path)
+    share = {0.5: 0.3, 0.7: 0.5, 0.9: 0.7, 1.0: 0.9}
+    confidence = np.repeat(list(share), 100)
+    correct = np.concatenate([np.arange(100) < 100 * each for each in share.values()])
+    file = written(tmp_path / "judge.csv", confidence, correct)
+
+    ended = run("calibrate", "--fit", file, "--apply", file, "--method", "platt", "-o", "mended.csv")
+
+    assert ended.code == 0, ended.err
+    assert "100 answers claim more than 99.9 % or less than 0.1 %" in ended.err
+    with (tmp_path / "mended.csv").open(newline="") as mended:
+        values = [float(row["confidence"]) for row in csv.DictReader(mended)][::100]
+    assert np.abs(np.subtract(values, list(share.values()))).max() < 0.1
+    applied = run("apply", "mended.json", file, "-o", "again.csv")
+    assert "count as that much" in applied.err
+    with (tmp_path / "again.csv").open(newline="") as again:
+        assert [float(row["confidence"]) for row in csv.DictReader(again)][::100] == pytest.approx(values)

@@ -14,7 +14,9 @@ from macc import posthoc
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Two classes on two sites, one of which is otherwise; the second file has a site that the first has not."""
+    """Two classes on two sites, one of which is otherwise; the second file has a site that the
+    first has not.
+    """
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for name, more in (("val", []), ("test", ["z"] * 5)):
@@ -30,6 +32,8 @@ def files(tmp_path, monkeypatch):
 
 CALIBRATE = [
     "calibrate",
+    "--resamples",
+    "100",
     "--fit",
     "val.csv",
     "--apply",
@@ -72,6 +76,8 @@ def test_groups_of_a_column_and_of_a_second_file(files):
 def test_groups_of_second_files_in_a_fit(files):
     words = [
         "calibrate",
+        "--resamples",
+        "100",
         "--fit",
         "val.npz",
         "--apply",

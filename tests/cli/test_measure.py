@@ -1,4 +1,6 @@
-"""``macc evaluate | check | compare``: what a person types, sees, and is told when a file is bad."""
+"""``macc evaluate | check | compare``: what a person types, sees, and is told when a file is
+bad.
+"""
 
 import io
 import json

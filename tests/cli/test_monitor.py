@@ -109,7 +109,8 @@ def test_machines_are_merged(folder):
     assert run("monitor", "show", folder / "all.json").out == merged.out
 
 
-# Forks and runs the command in children, which may kill themselves: ``python -c FORKING STEPS WORDS...``.
+# Forks and runs the command in children, which may kill themselves:
+# ``python -c FORKING STEPS WORDS...``.
 FORKING = """
 import json, os, signal, sys
 import macc.cli, macc.monitor, macc.monitor.logs, macc.monitor.report
@@ -149,7 +150,9 @@ def forked(*commands):
 
 
 def test_a_state_survives_kills_at_every_step(folder):
-    """A process is killed when it is about to sync the state, about to put it in place, and right after that."""
+    """A process is killed when it is about to sync the state, about to put it in place, and right
+    after that.
+    """
     state = folder / "s.json"
     batch = write(folder / "b.csv", rows_of(300, 5, start=10**7))
     run("monitor", "update", state, folder / "good.csv", *ROW)

@@ -1,4 +1,6 @@
-"""``macc apply``: a calibrator of yesterday on the predictions of today, in any format, with or without labels."""
+"""``macc apply``: a calibrator of yesterday on the predictions of today, in any format, with or
+without labels.
+"""
 
 import csv
 import re
@@ -16,7 +18,9 @@ NAMES = ["cat", "dog", "owl"]
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Logits in every format, with names of samples and, in some, labels; and a calibrator of them."""
+    """Logits in every format, with names of samples and, in some, labels; and a calibrator of
+    them.
+    """
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     truth = 2 * rng.normal(size=(60, 3))
@@ -131,6 +135,8 @@ def test_calibrate_writes_every_format(files):
     for kind in ("csv", "parquet"):
         macc(
             "calibrate",
+            "--resamples",
+            "100",
             "--fit",
             "p.csv",
             "--apply",
@@ -192,6 +198,8 @@ def test_classes_in_another_order_are_refused(files, tmp_path):
     (tmp_path / "other.csv").write_text("owl,cat,dog\n1,2,0\n1,0,2\n")
     macc(
         "calibrate",
+        "--resamples",
+        "100",
         "--fit",
         "val.csv",
         "--apply",

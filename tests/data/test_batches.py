@@ -1,4 +1,6 @@
-"""The batches of one epoch, shared among processes or taken up in the middle, are the same batches."""
+"""The batches of one epoch, shared among processes or taken up in the middle, are the same
+batches.
+"""
 
 import pytest
 import torch

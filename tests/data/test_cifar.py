@@ -109,5 +109,6 @@ class TestRealCifar10:
         assert splits.test.counts(10).tolist() == [1000] * 10
         fitted = data.Normalisation.fit(splits.train.inputs)
         assert fitted.mean == pytest.approx(splits.normalisation.mean, abs=1e-3)
-        # The published standard deviations are means over images, smaller than those over all pixels.
+        # The published standard deviations are means over images, smaller than those over all
+        # pixels.
         assert fitted.std == pytest.approx((0.247, 0.243, 0.261), abs=1e-3)

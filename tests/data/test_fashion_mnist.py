@@ -26,6 +26,8 @@ class TestFashion:
         images, labels = rng.integers(0, 256, (10, 28, 28)), rng.integers(0, 10, 10)
         np.testing.assert_array_equal(splits.test.inputs[:, 0].numpy(), images)
         np.testing.assert_array_equal(splits.test.labels.numpy(), labels)
+        assert list(splits.shifts) == [f"{shift}-{n}" for shift in ("noise", "rotation") for n in range(1, 6)]
+        assert all(len(part) == 10 for part in splits.shifts.values())
 
     def test_verify(self, tmp_path):
         write_fashion(tmp_path)

@@ -1,4 +1,6 @@
-"""Files of data sets: where they are looked for, how they are downloaded and checked, and what is refused."""
+"""Files of data sets: where they are looked for, how they are downloaded and checked, and what is
+refused.
+"""
 
 import hashlib
 import http.server

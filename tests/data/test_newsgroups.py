@@ -38,7 +38,8 @@ class TestNewsgroups:
         body = [token for token in row if token]
         assert body[:3] == [1, 2, 3]
         assert row[: 1000 - len(body)] == [0] * (1000 - len(body))
-        # Headers are dropped, and words of the test texts are not counted: some, words, here, 20 topics, x, xx.
+        # Headers are dropped, and words of the test texts are not counted: some, words, here, 20
+        # topics, x, xx.
         assert splits.vocabulary == 1 + 3 + 20 + 2
         known = [token for token in splits.test.inputs[0].tolist() if token]
         assert known[0] == 2

@@ -69,11 +69,11 @@ class TestSets:
             assert torch.equal(splits.shifts[f"{shift}-1"].labels, splits.test.labels)
 
     def test_a_quarter_turn_of_the_digits_is_exact(self):
-        from macc.data.digits import _rotated
+        from macc.data._shifts import rotated
 
         test = data.load("digits").test
 
-        assert torch.equal(_rotated(test, 90).inputs, test.inputs.rot90(1, dims=(2, 3)))
+        assert torch.equal(rotated(test, 90).inputs, test.inputs.rot90(1, dims=(2, 3)))
 
     def test_synthetic_labels_follow_their_probabilities(self):
         splits = data.synthetic(test=40_000, num_classes=3, sharpness=3.0, seed=5)

@@ -8,7 +8,9 @@ from macc.experiments.gather import gather
 
 @pytest.fixture
 def measured(tmp_path):
-    """Two trained methods, temperature scaling and an ensemble, in domain and over two shifts; three seeds."""
+    """Two trained methods, temperature scaling and an ensemble, in domain and over two shifts;
+    three seeds.
+    """
     ledger = made_up(
         tmp_path,
         seeds=3,

@@ -56,7 +56,9 @@ def test_missing_data_are_left_out_and_said(tmp_path, monkeypatch):
     ],
 )
 def test_a_mistake_is_an_error_and_leaves_nothing_out(tmp_path, row, method, message):
-    """The data set before it is there, so the experiment could go on without the one with the mistake."""
+    """The data set before it is there, so the experiment could go on without the one with the
+    mistake.
+    """
     file = tmp_path / "mine.yaml"
     rows = [{"name": "A", "recipe": "digits"}, {"name": "B", "recipe": "digits", **row}]
     methods = [{"name": "M", "loss": "CrossEntropy + MACC", **method}]

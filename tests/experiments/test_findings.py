@@ -163,7 +163,9 @@ class TestFindings:
         assert (row.high < 0) == (max(raw, shifted) < 0.05 and p != 1.0) or by_chance
 
     def test_errors_near_the_floor_are_said_to_be(self, tmp_path):
-        """Two perfectly calibrated models: one error is smaller than the other with every seed, by chance alone."""
+        """Two perfectly calibrated models: one error is smaller than the other with every seed, by
+        chance alone.
+        """
         ledger = made_up(tmp_path, methods=["CrossEntropy", "Brier"], seeds=3, tests={"test": "test"})
         for title, scale in (("CrossEntropy", 1.0), ("Brier", 1.0001)):
             for job in jobs_of(ledger, title, seeds=range(3)):
@@ -259,7 +261,11 @@ class TestFindings:
             train(ledger, job, nll=nll, accuracy=1 - nll / 100 if dict(job.point)["head.p"] == 0.2 else 0.5)
         for title in ("M", "CrossEntropy"):
             for job in jobs_of(ledger, title, seeds=(0, 1)):
-                train(ledger, job, nll=ledger.scores(job)["nll"] if ledger.run(job).finished else 0.6)
+                train(
+                    ledger,
+                    job,
+                    nll=ledger.scores(job, ledger.first_rule)["nll"] if ledger.run(job).finished else 0.6,
+                )
         ledger._scores.clear()
         result = gather(ledger)
         text = tables.render(result, "text")

@@ -50,6 +50,23 @@ class TestSelection:
         assert len(open_now) == 4  # two rules choose two points
         assert ledger.experiment.trainings() == 4 + 3 * 2  # there are three rules
 
+    def test_an_experiment_names_its_rules(self, tmp_path):
+        """The first is trained; the last epoch is another folder only where it is another epoch."""
+        ledger = made_up(tmp_path, methods=["CrossEntropy"], rules=["val_refinement", "last"], seeds=1)
+        (dataset,), (method,) = ledger.catalog.datasets, ledger.experiment.methods
+        (job,) = jobs_of(ledger, "CrossEntropy")
+        run = train(ledger, job)
+        assert ledger.recipe(job).selection == "val_refinement"
+        assert ledger.chosen_runs(dataset, method, "last") == [job]
+
+        row = (run.path / "history.jsonl").read_text()
+        later = row.replace('"epoch": 1', '"epoch": 2').replace('refinement": 0.3', 'refinement": 0.4')
+        (run.path / "history.jsonl").write_text(row + later)
+        ledger = open_ledger(ledger.experiment, ledger.out, None)
+        (last,) = ledger.chosen_runs(dataset, method, "last")
+        assert ledger.chosen_runs(dataset, method, "val_refinement") == [job]
+        assert (last.rule, ledger.recipe(last).selection) == ("last", "last")
+
     def test_seeds_may_be_others_than_before(self, tmp_path):
         ledger = made_up(tmp_path, methods=[MACC, "CrossEntropy"], seeds=2, first_seed=5)
         (dataset,) = ledger.catalog.datasets
@@ -86,7 +103,9 @@ class TestSelection:
 
 
 def test_tables_share_runs(tmp_path, monkeypatch):
-    """FL+MACC of tables 1, 2, 3 and 5 is the same recipe at every point; the last is no other hash."""
+    """FL+MACC of tables 1, 2, 3 and 5 is the same recipe at every point; the last is no other
+    hash.
+    """
     monkeypatch.setattr(data, "load", lambda name, **_: data.digits())
     found = []
     for name in ("table1", "table2", "table3", "table5"):

@@ -5,6 +5,7 @@ import pytest
 
 from helpers.command import run
 from macc import experiments, training
+from macc.cli import displays
 from macc.experiments import estimates
 
 
@@ -47,7 +48,7 @@ class TestOwnComparison:
         folder, _ = compared
         monkeypatch.chdir(folder)
         before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.json")}
-        result = experiments.run("mine.yaml", show=True)
+        result = experiments.run("mine.yaml", listener=displays.Trainings())
 
         assert {run.folder for run in result.runs} <= {path.parent.name for path in before}
         assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.json")} == before

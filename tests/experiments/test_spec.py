@@ -31,6 +31,7 @@ def written(tmp_path, text):
         (PLAIN + "columns: [speed]\n", "no column is called 'speed'; there are accuracy"),
         (PLAIN + "paper: table9\n", "got 'table9'"),
         (PLAIN + "search: {sampler: tpe}\n", "`sampler: tpe` needs `trials`"),
+        (PLAIN + "rules: [last, last]\n", "rules: 'last' is there twice; leave one out"),
         (PLAIN + "search: {prune: true, objectives: [accuracy, sce]}\n", "`prune` compares one number"),
         (PLAIN + "search: {pruner: true}\n", "unknown key 'search.pruner'; did you mean 'prune'?"),
         (PLAIN + "scales: {tiny: {}}\n", "scales must map smoke, cpu and full"),

@@ -1,19 +1,21 @@
-"""Several workers, one of them killed: on SQLite, and on a real PostgreSQL server that the test starts."""
+"""Several workers, one of them killed: on SQLite, and on a real PostgreSQL server that the test
+starts.
+"""
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from helpers.postgres import NoServerError, postgres
 from macc import experiments
+from macc.cli import displays
 from macc.experiments import search, workers
 from macc.experiments.ledger import open_ledger
 
@@ -31,72 +33,16 @@ methods:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def server_programs() -> Path | None:
-    found = shutil.which("postgres")
-    if found:
-        return Path(found).parent
-    return max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
-
-
-class Server:
-    """A PostgreSQL server of our own that can be stopped and started."""
-
-    def __init__(self, address, start, stop):
-        self.address, self.start, self.stop = address, start, stop
-
-
 @pytest.fixture(scope="module")
 def server():
-    """A server of our own, with a password; PostgreSQL does not run as root."""
-    programs = server_programs()
-    if programs is None:
-        pytest.skip("there is no PostgreSQL server here (Debian: apt-get install postgresql)")
+    """A server of our own."""
     pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed (macc-torch[sweep])")
-    prefix = []
-    if os.name != "posix" or os.geteuid() == 0:
-        if not shutil.which("setpriv"):
-            pytest.skip("PostgreSQL does not run as root, and there is no setpriv to become somebody else")
-        prefix = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-    folder = Path(tempfile.mkdtemp(prefix="macc-postgres-", dir="/tmp"))
-    secret = folder / "password"
-    secret.write_text("s3cr3t-word\n")
-    if prefix:
-        for path in (folder, secret):
-            shutil.chown(path, "nobody", "nogroup")
-    port = free_port()
-
-    def call(*arguments: str) -> None:
-        done = subprocess.run([*prefix, *arguments], capture_output=True, text=True, cwd="/", timeout=120)
-        if done.returncode:
-            pytest.skip(
-                f"a PostgreSQL server cannot be started here: {(done.stderr or done.stdout).strip()[-300:]}"
-            )
-
-    data = str(folder / "data")
-    try:
-        initdb, control = str(programs / "initdb"), str(programs / "pg_ctl")
-        call(initdb, "-D", data, "-U", "macc", "-A", "scram-sha-256", f"--pwfile={secret}", "--no-sync")
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-
-        def start():
-            call(control, "-D", data, "-w", "-t", "60", "-l", str(folder / "log"), "-o", options, "start")
-
-        def stop():
-            call(control, "-D", data, "-m", "fast", "-w", "stop")
-
-        start()
+    with ExitStack() as stack:
         try:
-            yield Server(f"postgresql://macc:s3cr3t-word@127.0.0.1:{port}/postgres", start, stop)
-        finally:
-            call(control, "-D", data, "-m", "immediate", "-w", "stop")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            found = stack.enter_context(postgres())
+        except NoServerError as error:
+            pytest.skip(str(error))
+        yield found
 
 
 @pytest.fixture
@@ -249,7 +195,7 @@ def test_a_killed_workers_trial_is_taken_over_and_nothing_trains_twice(postgresq
 def test_the_password_is_never_shown(postgresql, tmp_path, capfd):
     file, out = tmp_path / "grid.yaml", tmp_path / "runs"
     file.write_text(GRID.replace(f"epochs: {EPOCHS}", "epochs: 1"))
-    experiments.run(file, storage=postgresql, workers=1, out=out, show=True)
+    experiments.run(file, storage=postgresql, workers=1, out=out, listener=displays.Trainings())
     shown = "".join(capfd.readouterr())
 
     assert "grids are shared through postgresql://macc:***@127.0.0.1" in shown
@@ -275,7 +221,7 @@ class TestFailures:
         file, out = tmp_path / "fails.yaml", tmp_path / "runs"
         file.write_text(self.TEXT)
         with pytest.raises(ValueError, match=r"^no training of fails finished; digits: ") as caught:
-            experiments.run(file, workers=count, out=out, show=True)
+            experiments.run(file, workers=count, out=out, listener=displays.Trainings())
         lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("failed: ")]
 
         assert "\n" not in str(caught.value)

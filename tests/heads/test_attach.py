@@ -291,13 +291,9 @@ class TestRefusals:
             example=IMAGES,
         )
 
-    def test_gpt2_style_score(self):
+    def test_the_score_of_tokens_by_example(self):
         model, example = transformers_model("gpt2")
-        self.refused(model, "applies 'score' to every token.*pool the hidden states")
         self.refused(model, "goes on computing after 'score'", example=example)
-
-        self.refused(model, "applies 'score' to every token", layer="score")
-        self.refused(nn.ModuleDict({"body": model}), "applies 'body.score' to every token")
 
     def test_a_head_before_a_sequence_that_ends_in_a_linear_layer(self):
         class Odd(nn.Module):

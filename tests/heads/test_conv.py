@@ -1,4 +1,6 @@
-"""The head of dense prediction: the linear head at every pixel, and finding a last 1x1 convolution."""
+"""The head of dense prediction: the linear head at every pixel, and finding a last 1x1
+convolution.
+"""
 
 import copy
 import os

@@ -68,11 +68,14 @@ class TestSampled:
         assert dropped.mean() == pytest.approx(1, abs=5 * (p / (1 - p) / units) ** 0.5)
 
     def test_masks_are_independent_per_pass_row_and_unit(self):
-        """Correlations of keeping, seen through the head, vanish between any two places of a mask."""
+        """Correlations of keeping, seen through the head, vanish between any two places of a
+        mask.
+        """
         layer = MCDropoutLinear(4, 4, bias=False, p=0.5, samples=2, dtype=torch.float64)
         layer.weight.data = torch.eye(4, dtype=torch.float64)
         x = torch.ones(3, 4, dtype=torch.float64)
-        # With two passes the mean is (a + b) / 2 and the variance (a - b)² / 2 of the units' two values 0 or 2.
+        # With two passes the mean is (a + b) / 2 and the variance (a - b)² / 2 of the units' two
+        # values 0 or 2.
         torch.manual_seed(0)
         outputs = [layer(x) for _ in range(4000)]
         means = torch.stack([output.mean.flatten() for output in outputs]) - 1
@@ -89,7 +92,8 @@ class TestSampled:
         layer, x = head(p=p, bias=bias), features()
         exact = layer.moments(x, estimator="analytic")
         sampled = layer.moments(x, samples=samples)
-        # The variance of a sample variance is (kurtosis - 1) σ⁴ / S; a sum of bounded terms has kurtosis < 6 here.
+        # The variance of a sample variance is (kurtosis - 1) σ⁴ / S; a sum of bounded terms has
+        # kurtosis < 6 here.
         mean_error = (exact.variance / samples).sqrt()
         variance_error = exact.variance * (5 / samples) ** 0.5
 
@@ -100,7 +104,9 @@ class TestSampled:
     @pytest.mark.parametrize("p", [0.2, 0.3, 0.5])
     @pytest.mark.parametrize("bias", [True, False])
     def test_gradients_converge_to_the_closed_form(self, p, bias):
-        """Of a linear function of both moments, so that the sampled gradient has no bias at any N."""
+        """Of a linear function of both moments, so that the sampled gradient has no bias at any
+        N.
+        """
         layer = head(p=p, bias=bias)
         x = features().requires_grad_()
         a, b = features(rows=4, width=3, seed=1), features(rows=4, width=3, seed=2)
@@ -149,6 +155,28 @@ class TestAnalytic:
         layer = head(width=4, estimator="analytic")
 
         assert torch.autograd.gradcheck(lambda f, *_: loss_of(layer(f)), (x, layer.weight, layer.bias))
+        assert torch.autograd.gradgradcheck(lambda f, *_: loss_of(layer(f)), (x, layer.weight, layer.bias))
+
+    @pytest.mark.parametrize("moment", ["mean", "variance"])
+    @pytest.mark.parametrize("frozen", ["nothing", "weight", "bias", "features"])
+    @pytest.mark.parametrize("shape", [(4, 16), (16,), (2, 3, 16)])
+    def test_the_gradient_is_that_of_the_plain_formula(self, moment, frozen, shape):
+        layer = head(estimator="analytic")
+        parts = {"weight": layer.weight, "bias": layer.bias, "features": torch.randn(shape).double()}
+        for name, part in parts.items():
+            part.requires_grad_(name != frozen)
+        wanted = [part for name, part in parts.items() if name != frozen]
+        x = parts["features"]
+        plain = {
+            "mean": F.linear(x, layer.weight, layer.bias),
+            "variance": F.linear(x.square() / 4, layer.weight.square()),
+        }
+
+        def gradients(value):
+            return torch.autograd.grad(value.sin().sum(), wanted, allow_unused=True)
+
+        for own, expected in zip(gradients(getattr(layer(x), moment)), gradients(plain[moment]), strict=True):
+            torch.testing.assert_close(own, expected)
 
     @pytest.mark.parametrize("estimator", ["sampled", "analytic"])
     def test_no_dropout_no_variance(self, estimator):
@@ -283,7 +311,9 @@ class TestPrecision:
 
 class TestBigBatches:
     def test_chunks_give_the_same_distribution_and_the_gradient_of_the_masks_they_drew(self, monkeypatch):
-        """Each chunk is a call of its own; drawing again in the backward pass must give the same masks."""
+        """Each chunk is a call of its own; drawing again in the backward pass must give the same
+        masks.
+        """
         layer, x = head(p=0.3, samples=5), features(rows=10)
         monkeypatch.setattr(_moments, "MASK_BYTES", 3 * 5 * 16 * 8)  # three rows a chunk
         x_chunked = x.clone().requires_grad_()

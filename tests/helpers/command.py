@@ -1,4 +1,6 @@
-"""The command line as a person types it, in this process: starting Python and torch anew costs seconds each time."""
+"""The command line as a person types it, in this process: starting Python and torch anew costs
+seconds each time.
+"""
 
 import io
 import sys

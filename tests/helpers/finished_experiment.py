@@ -1,4 +1,6 @@
-"""A small finished experiment for tests of its report and figures: two seeds, epochs, moments and a shifted set."""
+"""A small finished experiment for tests of its report and figures: two seeds, epochs, moments and a
+shifted set.
+"""
 
 import functools
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""One worker of a grid, as a program that can be killed: its trainings are lines on standard output."""
+"""One worker of a grid, as a program that can be killed: its trainings are lines on standard
+output.
+"""
 
 import json
 import sys
@@ -11,7 +13,9 @@ from macc.experiments.workers import Worker
 
 
 def main() -> None:
-    """Arguments: the experiment's file, the folder of runs, the address of the database, epochs after which to hang."""
+    """Arguments: the experiment's file, the folder of runs, the address of the database, epochs
+    after which to hang.
+    """
     file, out, storage, patience = sys.argv[1:]
     ledger = open_ledger(experiments.load(file), out, None)
 

@@ -1,8 +1,10 @@
-"""Starts training again and again in real processes and kills them: ``python killed.py FOLDER PLAN``.
+"""Starts training again and again in real processes and kills them:
+``python killed.py FOLDER PLAN``.
 
 One process imports everything and forks, so that a start costs no imports. A plan is a list of
-``["time", share]`` or ``["sync", share]``: the child is killed with SIGKILL after that share of the time of a whole
-run, or kills itself when it is about to sync a file, that is in the middle of writing it, after that share of them.
+``["time", share]`` or ``["sync", share]``: the child is killed with SIGKILL after that share of the
+time of a whole run, or kills itself when it is about to sync a file, that is in the middle of
+writing it, after that share of them.
 """
 
 import json
@@ -38,7 +40,8 @@ def fit(out, at_sync=None):
 
         os.fsync = deadly
     fitting.RESAMPLES = 100  # the fewest there can be: intervals are not what is tested
-    # Checkpoints after every other step or so: mid-epoch states are tested along with those at epoch ends.
+    # Checkpoints after every other step or so: mid-epoch states are tested along with those at
+    # epoch ends.
     training.fit(training.load("digits", overrides=RECIPE), out=out, checkpoint_seconds=0.02)
 
 
@@ -76,7 +79,8 @@ def start(out, after_seconds=None, at_sync=None):
 if __name__ == "__main__":
     folder, plan = Path(sys.argv[1]), json.loads(sys.argv[2])
     syncs = count_syncs()
-    # In this process, so that children inherit what a first step sets up; one thread, so that they can.
+    # In this process, so that children inherit what a first step sets up; one thread, so that they
+    # can.
     fit(folder / "warm")
     syncs = tuple(syncs)
     began = time.monotonic()

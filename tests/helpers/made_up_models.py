@@ -1,4 +1,6 @@
-"""Models that nobody trained, with everything that a trained one has: for tests of what ships them."""
+"""Models that nobody trained, with everything that a trained one has: for tests of what ships
+them.
+"""
 
 from pathlib import Path
 

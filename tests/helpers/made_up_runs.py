@@ -1,4 +1,6 @@
-"""Runs that are made up: folders with the files that training leaves, so that every number is known."""
+"""Runs that are made up: folders with the files that training leaves, so that every number is
+known.
+"""
 
 import json
 
@@ -55,7 +57,9 @@ def jobs_of(ledger, title, seeds=(0,)):
 
 
 def own_data(tmp_path, *shifts):
-    """Features of somebody's own, with shifted sets of these names; and what names them in an experiment."""
+    """Features of somebody's own, with shifted sets of these names; and what names them in an
+    experiment.
+    """
     rng = np.random.default_rng(0)
     arrays = {}
     for name in ("train", "test", *shifts):

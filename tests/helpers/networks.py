@@ -17,8 +17,17 @@ INPUTS = {
 }
 
 
-# Batch norm over a handful of values makes the loss too rough for a step of any length to be judged.
-SIDES = {"mendeley": 96, "mendeley_dropout": 96, "resnet18": 64, "resnet50": 96, "resnet50_tiny": 24}
+# Batch norm over a handful of values makes the loss too rough for a step of any length to be
+# judged.
+SIDES = {
+    "cnn": 24,
+    "cnn_wide": 24,
+    "mendeley": 96,
+    "mendeley_dropout": 96,
+    "resnet18": 64,
+    "resnet50": 96,
+    "resnet50_tiny": 24,
+}
 
 
 def inputs(name, n=8):

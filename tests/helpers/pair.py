@@ -1,4 +1,5 @@
-"""One of two processes that train together: ``torchrun … pair.py OUT STEP``; rank 1 dies after STEP steps, if not 0.
+"""One of two processes that train together: ``torchrun … pair.py OUT STEP``; rank 1 dies after STEP
+steps, if not 0.
 
 Checkpoints are written after every second step, so that states within an epoch are gone on from.
 """
@@ -8,6 +9,7 @@ import signal
 import sys
 
 from macc import training
+from macc.cli import displays
 from macc.training import engine, fitting, record
 
 STEP = record.Recorder.step
@@ -30,7 +32,7 @@ def train(out, last):
         loss="CrossEntropy + MACC(warmup=8)",
         overrides=["epochs=2", "subset={train: 448, val: 41}", "schedule={name: constant}"],
     )
-    training.fit(recipe, out=out, checkpoint_seconds=0, show=True)
+    training.fit(recipe, out=out, checkpoint_seconds=0, display=displays.of_training())
 
 
 if __name__ == "__main__":

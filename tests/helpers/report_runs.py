@@ -1,4 +1,6 @@
-"""Small finished runs for tests of figures and reports: digits, two epochs, everything predicted."""
+"""Small finished runs for tests of figures and reports: digits, two epochs, everything
+predicted.
+"""
 
 import atexit
 import functools

@@ -19,7 +19,9 @@ class Body(nn.Module):
 
 
 class Cnn(Body):
-    """A hand-written network whose classifier is called as `attribute` says; `after` goes on with the logits."""
+    """A hand-written network whose classifier is called as `attribute` says; `after` goes on with
+    the logits.
+    """
 
     def __init__(self, attribute="fc", classifier=None, after=None):
         super().__init__()

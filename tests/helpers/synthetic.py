@@ -1,4 +1,6 @@
-"""Predictions whose true class probabilities are known, and the metrics of their whole population."""
+"""Predictions whose true class probabilities are known, and the metrics of their whole
+population.
+"""
 
 import math
 from functools import cached_property
@@ -17,7 +19,9 @@ def draw(n, k, sharpness, generator):
 
 
 class Population:
-    """Metrics of so many samples, with true probabilities in place of labels, that noise is negligible."""
+    """Metrics of so many samples, with true probabilities in place of labels, that noise is
+    negligible.
+    """
 
     def __init__(self, k, sharpness, bins=15, seed=99):
         self.k = k
@@ -89,7 +93,9 @@ class Population:
 
     @cached_property
     def _ordered(self):
-        """Each class's probabilities in order ``(k, size)``, and the sums of what is left of the truth below each."""
+        """Each class's probabilities in order ``(k, size)``, and the sums of what is left of the
+        truth below each.
+        """
         ordered, index = self.probs.T.sort(dim=1)
         residual = (self.truth - self.probs).T.gather(1, index).double().cumsum(dim=1)
         return ordered.contiguous(), torch.cat(
@@ -97,7 +103,9 @@ class Population:
         )
 
     def _smooth(self, residual, cells=1024):
-        """The fixed point, by products with a cosine basis: the reflected kernel is diagonal in it."""
+        """The fixed point, by products with a cosine basis: the reflected kernel is diagonal in
+        it.
+        """
         place = ((self.confidence * cells).long()).clamp(max=cells - 1)
         mass = torch.bincount(place, residual, cells) / self.size
         basis = torch.cos(
@@ -115,7 +123,9 @@ class Population:
 
 
 class Constant:
-    """Metrics of a model that always states the same: the first class, and the same for each of the others."""
+    """Metrics of a model that always states the same: the first class, and the same for each of the
+    others.
+    """
 
     def __init__(self, k, confidence, accuracy):
         other, missed = (1 - confidence) / (k - 1), (1 - accuracy) / (k - 1)
@@ -128,7 +138,8 @@ class Constant:
         self.values = {
             "accuracy": accuracy,
             "nll": -(self.truth @ self.probs.log()).item(),
-            # The others are alike, so a temperature reaches the truth, unless the first is like them.
+            # The others are alike, so a temperature reaches the truth, unless the first is like
+            # them.
             "refinement": math.log(k)
             if abs(confidence - other) < 1e-9
             else -(self.truth @ self.truth.log()).item(),

@@ -114,7 +114,9 @@ def write_glove(root, words=("some", "words", "here"), width=5):
 
 
 def write_tiny_imagenet(root, classes=4, train=10, val=3):
-    """The official tree: ``train`` and ``val`` images of each class; ids are not in sorted order."""
+    """The official tree: ``train`` and ``val`` images of each class; ids are not in sorted
+    order.
+    """
     folder = root / "tiny-imagenet-200"
     ids = [f"n{k:08}" for k in reversed(range(classes))]
     folder.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""What the processes of the distributed tests run; a module of its own, so that they can import it."""
+"""What the processes of the distributed tests run; a module of its own, so that they can import
+it.
+"""
 
 import torch
 from torch import distributed as dist

@@ -134,7 +134,7 @@ def test_pickle_and_joblib_keep_every_digit(estimator, tmp_path):
     "estimator", [quick(), Calibrated(GaussianNB(), "temperature")], ids=["network", "calibrated"]
 )
 def test_data_frames_and_their_names(library, estimator):
-    frames = pytest.importorskip(library)
+    frames = pytest.importorskip(library, reason=f"{library} is not installed")
     frame = frames.DataFrame({f"f{i}": X[:, i] for i in range(4)})
     series = frames.Series(["abc"[label] for label in Y])
     fitted = clone(estimator).fit(frame, series)
@@ -271,6 +271,11 @@ def test_weights_reach_classifier_and_calibrator():
     calibrated = Calibrated(GaussianNB(), "platt").fit(features, labels, sample_weight=weight)
 
     assert calibrated.predict_proba([[0.0]])[0, 1] == pytest.approx(0.75, abs=0.03)
+    times = weight.astype(int)
+    weighted, repeated = (Calibrated(calibrated.estimator_, "platt", cv="prefit") for _ in range(2))
+    weighted.fit(features, labels, sample_weight=weight)
+    repeated.fit(features.repeat(times, 0), labels.repeat(times))
+    assert weighted.calibrator_.to_dict() == repeated.calibrator_.to_dict()
 
 
 def test_what_calibrated_refuses():

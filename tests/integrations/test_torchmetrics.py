@@ -1,4 +1,6 @@
-"""Streaming calibration among the metrics of torchmetrics, and what is said where an extra is not installed."""
+"""Streaming calibration among the metrics of torchmetrics, and what is said where an extra is not
+installed.
+"""
 
 import subprocess
 import sys

@@ -1,5 +1,8 @@
-"""The Trainer of transformers with a criterion and calibration metrics; models are tiny, random and not downloaded."""
+"""The Trainer of transformers with a criterion and calibration metrics; models are tiny, random and
+not downloaded.
+"""
 
+import copy
 import os
 import subprocess
 import sys
@@ -13,7 +16,7 @@ from torch import nn
 
 import macc
 from macc import losses
-from macc.metrics import ece
+from macc.metrics import ece, evaluate_labels
 
 transformers = pytest.importorskip("transformers", reason="the extra 'transformers' is not installed")
 accelerate = pytest.importorskip("accelerate")
@@ -97,7 +100,8 @@ def test_training_uses_macc_and_evaluation_measures_calibration(model, samples, 
     with pytest.warns(UserWarning, match="MACC is left out of the loss of plain logits"):
         found = run.evaluate()
 
-    # Of a new network all certainties are nearly 1 and all confidences 1/3: MACC adds 2/3 to log 3, and only in training.
+    # Of a new network all certainties are nearly 1 and all confidences 1/3: MACC adds 2/3 to log 3,
+    # and only in training.
     assert logged(run, "loss") == pytest.approx([1.0986 + 0.6667] * 4, abs=0.1)
     assert found["eval_loss"] == pytest.approx(1.0986, abs=0.1)
     assert {
@@ -107,6 +111,35 @@ def test_training_uses_macc_and_evaluation_measures_calibration(model, samples, 
     predicted = run.predict(samples())
     probs = torch.from_numpy(predicted.predictions).softmax(1)
     assert found["eval_ece"] == pytest.approx(ece(probs, torch.from_numpy(predicted.label_ids)))
+
+
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_many_labels_and_one_logit_are_trained_and_measured(num_labels, tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=50, classifier_dropout=0.0, **{**SMALL, "num_labels": num_labels}
+    )
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        {**sample, "labels": torch.randint(0, 2, (num_labels,), generator=generator).float()}
+        for sample in texts(32)
+    ]
+    model = macc.attach(transformers.BertForSequenceClassification(config))
+    compute = ours.loss(losses.BinaryCrossEntropy() + losses.MACC())
+    run = trainer(tmp_path, model, samples, compute, max_steps=2, learning_rate=0.0)
+    run.train()
+    with pytest.warns(UserWarning, match="MACC is left out"):
+        found = run.evaluate()
+
+    # Of a new network all certainties are nearly 1 and all probabilities one half: MACC adds 1/2 to
+    # log 2.
+    assert logged(run, "loss") == pytest.approx([0.6931 + 0.5] * 2, abs=0.1)
+    predicted = run.predict(samples)
+    expected = evaluate_labels(predicted.predictions, predicted.label_ids, from_logits=True)
+    assert found["eval_ece"] == pytest.approx(expected["positive_ece"].value)
+    assert found["eval_nll_high"] == pytest.approx(expected["nll"].high)
+    assert "eval_accuracy" not in found
+    with pytest.raises(ValueError, match="no metric of labels is called 'accuracy'"):
+        ours.metrics(["accuracy"])((predicted.predictions, predicted.label_ids))
 
 
 def test_accumulated_batches_weigh_as_one_and_a_penalty_sees_each_by_itself(tmp_path):
@@ -277,12 +310,111 @@ def test_two_processes_train_as_one(tmp_path):
         assert torch.allclose(weight, two["weights"][name], atol=1e-5), name
 
 
-def test_the_page_of_classes_is_what_attach_does_with_them():
-    """Every sequence and image classifier of transformers, on the meta device."""
-    if transformers.__version__ not in transformers_classes.PAGE.read_text():
+def test_the_page_lists_the_classes_that_transformers_has():
+    page = transformers_classes.PAGE.read_text()
+    if transformers.__version__ not in page:
         pytest.skip("the page was written with another version of transformers")
 
-    assert transformers_classes.page(transformers_classes.sweep()) == transformers_classes.PAGE.read_text()
+    there = {name for task in transformers_classes.TASKS for name in transformers_classes.classes(task)}
+    assert transformers_classes.listed(page) == there
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("BartForSequenceClassification", True),
+        ("DistilBertForSequenceClassification", True),
+        ("XLNetForSequenceClassification", True),
+        ("ConvNextForImageClassification", True),
+        ("Siglip2ForImageClassification", True),
+        ("EuroBertForSequenceClassification", False),
+        ("GPT2ForSequenceClassification", True),
+        ("CTRLForSequenceClassification", False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_sample_of_the_classes_does_what_the_page_says(name, served):
+    """Forward, backward with MACC and evaluation of a tiny model; the page has them all."""
+    found = transformers_classes.tried(name, "image" if "Image" in name else "sequence")
+
+    assert found.served is served, found
+    if served:
+        assert f"- {name}: {found.text}\n" in transformers_classes.PAGE.read_text()
+
+
+def decoder():
+    """A decoder whose `score` is applied to every token, without other dropout; the first text is
+    padded.
+    """
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=50, n_embd=16, n_layer=1, n_head=2, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    ids = torch.randint(3, 50, (4, 8))
+    ids[0, 5:] = 0
+    return transformers.GPT2ForSequenceClassification(config), {
+        "input_ids": ids,
+        "attention_mask": (ids > 0).long(),
+    }
+
+
+def test_a_score_of_tokens_gives_the_moments_of_the_token_that_the_model_picks():
+    model, batch = decoder()
+    plain = model.eval()(**batch).logits
+    model = macc.attach(model, estimator="analytic")
+    hidden = model.transformer(**batch)[0]
+    expected = model.score.moments(hidden[range(4), [4, 7, 7, 7]])
+
+    assert torch.equal(model.eval()(**batch).logits, plain)
+    for found in (
+        model.train()(**batch).logits,
+        model(**batch, return_dict=False)[0],
+        macc.moments(model, batch),
+    ):
+        assert torch.allclose(found.mean, expected.mean, atol=1e-6)
+        assert torch.allclose(found.variance, expected.variance, atol=1e-6)
+    assert torch.allclose(expected.mean, plain, atol=1e-6)
+    # Many masks come near their limit.
+    model.score.estimator, model.score.samples = "sampled", 20000
+    assert torch.allclose(model(**batch).logits.variance, expected.variance, rtol=0.1)
+    (losses.CrossEntropy() + losses.MACC())(model(**batch).logits, torch.tensor([0, 1, 2, 0])).backward()
+    assert model.transformer.wte.weight.grad.any()
+
+
+def test_a_score_of_tokens_with_labels_copied_trained_and_detached(tmp_path):
+    model, batch = decoder()
+    names, plain = list(model.state_dict()), model.eval()(**batch).logits
+    model = macc.attach(model)
+    labels = torch.tensor([0, 1, 2, 0])
+
+    assert list(model.state_dict()) == names
+    assert model.eval()(**batch, labels=labels).loss.isfinite()
+    with pytest.raises(ValueError, match="call it without `labels=` and give both to a criterion"):
+        model.train()(**batch, labels=labels)
+    assert isinstance(copy.deepcopy(model)(**batch).logits, macc.LogitMoments)
+    assert tuple(macc.conventional_moments(model, batch, samples=3).variance.shape) == (4, 3)
+    samples = [{"input_ids": row["input_ids"].clamp(min=3), "labels": row["labels"]} for row in texts(16)]
+    run = trainer(
+        tmp_path, copy.deepcopy(model), samples, ours.loss(losses.CrossEntropy() + losses.MACC()), learning_rate=0.0, max_steps=1
+    )  # fmt: skip
+    run.train()
+    assert 1.0986 < logged(run, "loss")[0] < 2
+    macc.detach(model)
+    assert type(model.score) is nn.Linear
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    assert torch.equal(model.eval()(**batch).logits, plain)
+
+
+def test_late_pooling_is_refused_with_the_cure():
+    config = transformers_classes.configured("EuroBertForSequenceClassification", small=True)
+    with pytest.raises(ValueError, match="set `classifier_pooling='mean'` in its configuration"):
+        macc.attach(transformers.EuroBertForSequenceClassification(config))
+    config.classifier_pooling = "mean"
+    model = macc.attach(transformers.EuroBertForSequenceClassification(config))
+    batch = {"input_ids": torch.full((2, 8), 5), "attention_mask": torch.ones(2, 8, dtype=torch.long)}
+    assert transformers_classes.step(model, batch)
 
 
 def test_the_layer_with_an_output_for_each_label_is_found_where_another_comes_last():

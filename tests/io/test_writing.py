@@ -1,9 +1,12 @@
-"""Files are there whole or not at all, over nothing that is read, and nothing of a killed process stays."""
+"""Files are there whole or not at all, over nothing that is read, and nothing of a killed process
+stays.
+"""
 
 import os
 import subprocess
 import sys
 import time
+from errno import ENOSPC
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from macc.io.writing import TEMPORARY, replacing
 # Begins a file in the folder it is given, says so, and waits to be killed.
 WRITER = """
 import sys, time
+from errno import ENOSPC
 from pathlib import Path
 from macc.io.writing import replacing
 with replacing(Path(sys.argv[1]) / "a.bin") as file:
@@ -141,3 +145,11 @@ def test_no_output_takes_the_place_of_an_input(tmp_path, monkeypatch, words):
     assert "would overwrite" in err
     assert err.endswith("; give it another name\n")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    """The system does not say which file it had no room for."""
+    with pytest.raises(OSError, match=r"No space left.*r\.json'$"), replacing(tmp_path / "r.json"):
+        raise OSError(ENOSPC, "No space left on device")
+
+    assert not list(tmp_path.iterdir())

@@ -19,6 +19,7 @@ NAMES = sorted(
 )
 VARIANTS = [
     *NAMES,
+    "CrossEntropy(scale=2)",
     "Focal(gamma=0.5)",
     "Focal(gamma=0)",
     "LabelSmoothing(over='all')",

@@ -1,4 +1,6 @@
-"""Dense prediction: every loss of a map is that of its pixels as rows, without those that are ignored."""
+"""Dense prediction: every loss of a map is that of its pixels as rows, without those that are
+ignored.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Losses of one logit and of independent labels: values, what goes with them, and what is refused."""
+"""Losses of one logit and of independent labels: values, what goes with them, and what is
+refused.
+"""
 
 import math
 
@@ -149,7 +151,9 @@ def test_pos_weight_of_other_labels():
 
 
 def test_one_logit_trains_with_macc_as_in_the_plain_loop():
-    """A line between two clouds is found, and the penalty moves the certainty towards the confidence."""
+    """A line between two clouds is found, and the penalty moves the certainty towards the
+    confidence.
+    """
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(200) % 2
     x = torch.randn(200, 2, generator=generator) + 2.0 * y[:, None]

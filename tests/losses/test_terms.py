@@ -310,7 +310,9 @@ class TestWarmup:
         torch.testing.assert_close(second(output, labels), first(output, labels))
 
     def test_a_large_weight_from_the_first_step_collapses_a_plain_network_and_a_warmup_prevents_it(self):
-        """No batch norm, weight 10: the variance runs into the flat part of tanh and takes the task with it."""
+        """No batch norm, weight 10: the variance runs into the flat part of tanh and takes the task
+        with it.
+        """
         from sklearn.datasets import load_digits
 
         pixels, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True))

@@ -21,6 +21,7 @@ class TestKnownAnswers:
         ("text", "if_right", "if_wrong"),
         [
             ("CrossEntropy", math.log(4 / 3), math.log(4)),
+            ("CrossEntropy(scale=2)", math.log(10 / 9), math.log(10)),  # of logits (2 log 3, 0)
             (
                 "LabelSmoothing(alpha=0.1)",
                 0.9 * math.log(4 / 3) + 0.1 * math.log(4),

@@ -55,12 +55,26 @@ def test_a_value_on_an_edge_belongs_to_the_lower_bin_as_given():
         assert bin_index(torch.from_numpy(np.array([0.2], dtype)), 15).item() == expected
 
 
+@pytest.mark.parametrize("bins", [1, 2, 3, 7, 15, 20, 49, 100, 1000, 4095])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bins_at_every_edge_are_those_of_a_search(bins, dtype):
+    from macc.metrics.binning import bin_index, inner_edges
+
+    edges = (np.arange(bins + 1) / bins).astype(dtype)
+    values = torch.from_numpy(
+        np.clip(np.concatenate([edges, np.nextafter(edges, dtype(2)), np.nextafter(edges, dtype(-1))]), 0, 1)
+    )
+
+    expected = torch.bucketize(values.double(), inner_edges(bins, values.device))
+    assert torch.equal(bin_index(values, bins), expected)
+
+
 def test_blocks_do_not_change_the_value(monkeypatch):
-    import macc.metrics.inputs as inputs
+    from macc.metrics import blocks
 
     probs, labels = sample(500, 30)
     whole = {name: getattr(metrics, name)(probs, labels) for name in BINNED + SCORES}
-    monkeypatch.setattr(inputs, "_CPU_BLOCK_ELEMENTS", 30 * 7)
+    monkeypatch.setattr(blocks, "_CPU_ELEMENTS", 30 * 7)
 
     for name, value in whole.items():
         np.testing.assert_allclose(getattr(metrics, name)(probs, labels), value, rtol=1e-13)
@@ -118,7 +132,9 @@ def test_classwise_errors_average_to_sce_exactly():
 
 
 def test_ten_classwise_values_in_percent_add_up_to_sce_in_thousandths():
-    """The unit identity of the paper's table 4, e.g. 3.05 (sum) against 3.04 for FL+MACC on CIFAR10."""
+    """The unit identity of the paper's table 4, e.g. 3.05 (sum) against 3.04 for FL+MACC on
+    CIFAR10.
+    """
     printed = {
         3.04: [0.33, 0.34, 0.31, 0.45, 0.30, 0.33, 0.25, 0.28, 0.23, 0.23],
         3.44: [0.33, 0.32, 0.42, 0.72, 0.21, 0.39, 0.30, 0.21, 0.21, 0.33],

@@ -1,4 +1,6 @@
-"""How well certainty ranks right above wrong predictions is said beside confidence, where the variance is known."""
+"""How well certainty ranks right above wrong predictions is said beside confidence, where the
+variance is known.
+"""
 
 import numpy as np
 import pytest

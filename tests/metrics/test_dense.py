@@ -82,9 +82,9 @@ def test_what_needs_independent_samples_is_left_out():
 
     assert "mce" not in report.metrics
     assert "auroc" not in report.metrics
-    assert any("Whole images were resampled" in note for note in report.notes)
+    assert any("resampling 30 whole images" in note for note in report.notes)
     assert any("mce" in note for note in report.notes)
-    with pytest.raises(ValueError, match="mce of images has no interval"):
+    with pytest.raises(ValueError, match="mce has no interval by images"):
         calibration.report(metrics=["mce"])
 
 
@@ -102,7 +102,5 @@ def test_merging_and_refusals():
         one.update(*rows(probs, labels))
     with pytest.raises(ValueError, match=r"must have shape \(6, 5, 5\), got \(6, 5\)"):
         one.update(probs, labels[:, 0])
-    with pytest.raises(ValueError, match="got 255"):
+    with pytest.raises(ValueError, match="is 255"):
         metrics.Calibration(4).update(probs, labels)
-    with pytest.raises(ValueError, match=r"use metrics.Calibration\(K, intervals=True\)"):
-        metrics.evaluate(probs, labels)

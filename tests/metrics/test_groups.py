@@ -1,4 +1,6 @@
-"""Groups: what each shows, intervals for all at once, and the test that all are equally calibrated."""
+"""Groups: what each shows, intervals for all at once, and the test that all are equally
+calibrated.
+"""
 
 import csv
 import json
@@ -15,7 +17,9 @@ from macc.metrics.groups import equal_calibration
 
 
 def draw(rows, seed, *, worse=None, factor=1.0):
-    """Probabilities of two classes, outcomes and groups; one group may be worse, and all may be off by a factor."""
+    """Probabilities of two classes, outcomes and groups; one group may be worse, and all may be off
+    by a factor.
+    """
     rng = np.random.default_rng(seed)
     probs = rng.beta(2, 2, rows)
     groups = rng.choice(3, rows, p=[0.6, 0.3, 0.1])
@@ -26,7 +30,9 @@ def draw(rows, seed, *, worse=None, factor=1.0):
 
 @pytest.mark.parametrize("factor", [1.0, 0.8])
 def test_equal_groups_are_rejected_as_rarely_as_promised(factor):
-    """Also where all are miscalibrated alike: of 200 samples about 10 have a p-value of at most 0.05."""
+    """Also where all are miscalibrated alike: of 200 samples about 10 have a p-value of at most
+    0.05.
+    """
     values = [
         equal_calibration(*draw(600, seed, factor=factor), simulations=99, seed=seed) for seed in range(200)
     ]

@@ -14,7 +14,8 @@ EVERY = sorted(
     if not name.startswith("_")
     and (inspect.isfunction(value) or (isinstance(value, metrics.Metric) and value.of == "any"))
     and list(inspect.signature(value).parameters)[:2] == ["probs", "labels"]
-    # One wants groups too, the other a label of 0 or 1 for each column: test_groups.py and test_labels.py.
+    # One wants groups too, the other a label of 0 or 1 for each column: test_groups.py and
+    # test_labels.py.
     and name not in ("evaluate_groups", "evaluate_labels")
 )
 PROBS = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.15, 0.75], [0.6, 0.3, 0.1], [0.3, 0.25, 0.45]])

@@ -1,4 +1,5 @@
-"""95 % intervals contain the truth in 90 % of samples and more, and the noise floor is what chance gives.
+"""95 % intervals contain the truth in 90 % of samples and more, and the noise floor is what chance
+gives.
 
 A part of the grid; ``benchmarks/coverage.py`` runs all of it.
 """
@@ -91,7 +92,8 @@ def test_the_calibration_part_of_the_brier_score_may_exceed_one():
     assert 1 < found.low < found.value < found.high < 2
 
 
-# Confidence, accuracy, samples: errors are rare or not seen at all, or one bin carries all the noise.
+# Confidence, accuracy, samples: errors are rare or not seen at all, or one bin carries all the
+# noise.
 CONSTANT = [
     *((0.999, 0.99, 60), (0.999, 0.98, 143), (0.9999, 0.995, 200), (0.9999, 0.995, 1000)),
     *((0.7, 0.7, 200), (0.7, 0.65, 200), (0.5, 0.53, 200)),
@@ -101,7 +103,9 @@ CONSTANT = [
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("stated", "accuracy", "n"), CONSTANT)
 def test_intervals_of_a_constant_model_cover_the_population(stated, accuracy, n, streamed):
-    """All that varies is the number of right predictions, so coverage is a sum over its distribution."""
+    """All that varies is the number of right predictions, so coverage is a sum over its
+    distribution.
+    """
     truth = Constant(2, stated, accuracy).values
     names = ["accuracy", "nll", "brier", *("ece", "over_confidence", "under_confidence", "rmsce", "sce")]
     names += [] if streamed else ["brier_calibration", "brier_refinement", "smooth_ece", "ks_error", "aurc"]
@@ -138,7 +142,9 @@ def test_limits_of_the_accuracy_are_exact():
 
 
 def test_an_error_that_was_not_seen_has_the_exact_limit_of_its_share():
-    """None of 60 wrong: the share of errors may be 1 - 0.025^(1/60) = 6 %, and each costs what it costs."""
+    """None of 60 wrong: the share of errors may be 1 - 0.025^(1/60) = 6 %, and each costs what it
+    costs.
+    """
     limit = 1 - 0.025 ** (1 / 60)
     found = _constant(0.999, 60, 60, ["nll", "brier", "ece", "aurc"])
 

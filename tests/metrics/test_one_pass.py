@@ -38,11 +38,30 @@ def test_a_report_reads_logits_once(counted, num_classes):
     assert counted == {"softmax": 1, "top label": 1}
 
 
+@pytest.mark.parametrize("name", metrics.metrics_of(2, certainty=True))
+def test_a_report_of_some_metrics_reads_logits_once(counted, name):
+    probs, labels = sample(60, 2)
+    macc.evaluate(
+        np.log(probs),
+        labels,
+        metrics=["accuracy", name],
+        variance=np.ones_like(probs),
+        from_logits=True,
+        resamples=100,
+    )
+
+    assert counted == {"softmax": 1, "top label": 1}
+
+
 def test_a_comparison_reads_the_logits_of_each_model_once(counted):
     probs, labels = sample(300, 3)
-    metrics.compare(np.log(probs), 2 * np.log(probs), labels, from_logits=True, resamples=100)
+    for names in (None, ["accuracy", "sce"]):
+        counted.update(dict.fromkeys(counted, 0))
+        metrics.compare(
+            np.log(probs), 2 * np.log(probs), labels, metrics=names, from_logits=True, resamples=100
+        )
 
-    assert counted == {"softmax": 2, "top label": 2}
+        assert counted == {"softmax": 2, "top label": 2}
 
 
 @pytest.mark.parametrize("whole", [False, True])

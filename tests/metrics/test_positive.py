@@ -1,4 +1,6 @@
-"""Of two classes the positive one is judged, drawn and checked: the top label hides errors that cancel."""
+"""Of two classes the positive one is judged, drawn and checked: the top label hides errors that
+cancel.
+"""
 
 import json
 

@@ -216,7 +216,9 @@ def test_fine_cells_give_the_intervals_of_samples(monkeypatch):
 
 
 def test_many_samples_fit_into_little_memory():
-    """The address space beyond what the imports take is limited, so the allocator's habits count too."""
+    """The address space beyond what the imports take is limited, so the allocator's habits count
+    too.
+    """
     code = """
 import resource
 import torch, macc
@@ -250,7 +252,7 @@ def test_many_classes_or_bins_take_no_more_memory(bins):
 
 def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
     from macc.metrics._resampling.cells import TopCells
-    from macc.metrics._resampling.ranks import RankedCurve, Selective
+    from macc.metrics._resampling.ranks import selective
     from macc.metrics.binning import top_labels
     from macc.metrics.inputs import predictions
 
@@ -259,12 +261,15 @@ def test_resampled_selective_metrics_are_those_of_the_repeated_samples():
     labels = sample(60, 3)[1]
     resampling = Resampling(60, 5, 0)
     counts = next(resampling.counts())
-    cells = TopCells(top_labels(predictions(probs, labels).blocks()), 15, resampling)
-    resampled = RankedCurve(cells.last_of_ties, most=60).metrics(*next(cells.counts()))
+    top = top_labels(predictions(probs, labels).blocks())
+    found = selective(top, TopCells(top, 15, resampling), resampling)._asdict()
+    largest = found.pop("coverage_at_risk")
+    resampled = {name: score.resampled for name, score in found.items()}
+    resampled["coverage_at_risk"] = largest.value - largest.deviation().least
 
     for r, row in enumerate(counts.long().numpy()):
         repeated = np.repeat(probs, row, axis=0), np.repeat(labels, row)
-        for name, values in zip(Selective._fields, resampled, strict=True):
+        for name, values in resampled.items():
             assert values[r].item() == pytest.approx(getattr(metrics, name)(*repeated), abs=1e-12), name
 
 

@@ -70,7 +70,9 @@ def test_smooth_ece_equals_sums_over_mirror_images(data):
 
 
 def test_smooth_ece_of_one_confident_mistake_is_its_fixed_point():
-    """All residual is -1 at confidence 1; smoothing spreads it over [0, 1] without loss, so sigma is 1."""
+    """All residual is -1 at confidence 1; smoothing spreads it over [0, 1] without loss, so sigma
+    is 1.
+    """
     assert metrics.smooth_ece([[1.0, 0.0]], [1]) == pytest.approx(1.0, abs=1e-6)
     assert metrics.smooth_ece([[1.0, 0.0]], [0]) == pytest.approx(0.0, abs=1e-6)
 
@@ -127,7 +129,9 @@ def test_rmsce_equals_torchmetrics(debiased):
 
 
 def test_debiasing_removes_the_bias_of_a_calibrated_model():
-    """Averages of the squared error over repeats: chance alone gives the plain form about bins / n."""
+    """Averages of the squared error over repeats: chance alone gives the plain form about bins /
+    n.
+    """
     plain, debiased = [], []
     for seed in range(200):
         rng = np.random.default_rng(seed)

@@ -57,7 +57,9 @@ def test_miscalibrated_models_are_rejected():
 
 
 def test_each_sees_what_it_is_made_for():
-    """Too low, too high and too low again: the sums go up, down and up, which their range shows best."""
+    """Too low, too high and too low again: the sums go up, down and up, which their range shows
+    best.
+    """
     rng = np.random.default_rng(2)
     probs = np.repeat([0.3, 0.5, 0.7], 1000)
     labels = (rng.random(3000) < np.repeat([0.35, 0.4, 0.75], 1000)).astype(int)

@@ -83,7 +83,9 @@ def test_states_that_nobody_vouches_for(folder):
 
 
 def test_small_parts_give_the_intervals_of_the_whole(tmp_path):
-    """Parts of one row each, many of them alike: their groups must differ although each is the first of its part."""
+    """Parts of one row each, many of them alike: their groups must differ although each is the
+    first of its part.
+    """
     probs, labels = sample(120, 2, sharpen=1.0)
     probs = probs.round(1)
     whole = metrics.Calibration(2, intervals=True)

@@ -36,7 +36,9 @@ def test_intervals_are_those_in_memory():
 
 
 def test_intervals_do_not_mind_the_order_of_the_file():
-    """A file sorted by label and confidence: groups are drawn sample by sample, so nothing changes."""
+    """A file sorted by label and confidence: groups are drawn sample by sample, so nothing
+    changes.
+    """
     probs, labels = sample(30_000)
     widths = []
     for order in (np.arange(30_000), np.lexsort([probs.max(1), labels])):

@@ -1,4 +1,6 @@
-"""The networks are the ones the papers count, and every one learns, takes a head and gives it back."""
+"""The networks are the ones the papers count, and every one learns, takes a head and gives it
+back.
+"""
 
 import pytest
 import torch

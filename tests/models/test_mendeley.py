@@ -37,7 +37,8 @@ class TestMendeley:
             model.fc.out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
             model(torch.randn(4, 1, 64, 64))
 
-        # Without a head half of what the ReLU leaves is dropped; with one, batch norm and ReLU alone make zeros.
+        # Without a head half of what the ReLU leaves is dropped; with one, batch norm and ReLU
+        # alone make zeros.
         assert (seen[0] == 0).float().mean() > 0.65
         assert (seen[1] == 0).float().mean() < 0.6
 

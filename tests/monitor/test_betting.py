@@ -92,7 +92,9 @@ def test_both_directions_are_seen():
 
 
 def test_false_alarms_are_rarer_than_promised():
-    """60 lives of 4 000 calibrated rows at alpha = 0.2: 21 alarms or more have probability 0.002 at 0.2 each."""
+    """60 lives of 4 000 calibrated rows at alpha = 0.2: 21 alarms or more have probability 0.002 at
+    0.2 each.
+    """
     raised = sum(
         Evidence(0.0, 0.0).update(draw(4000, life), np.zeros(4000), limit=math.log(5)) is not None
         for life in range(60)

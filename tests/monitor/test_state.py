@@ -56,7 +56,9 @@ def test_windows_hold_what_happened_in_them():
 
 
 def test_the_interval_of_the_error_contains_it():
-    """Labels of 70 % accuracy at 80 % confidence: the error is 10 points, in at least 90 of 100 samples."""
+    """Labels of 70 % accuracy at 80 % confidence: the error is 10 points, in at least 90 of 100
+    samples.
+    """
     hits = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -185,7 +187,9 @@ def test_a_bad_batch_leaves_nothing_behind(change, message):
 
 
 def test_a_baseline_moves_what_is_expected():
-    """A model that is 5 points too sure everywhere raises no alarm against itself, and one against its confidence."""
+    """A model that is 5 points too sure everywhere raises no alarm against itself, and one against
+    its confidence.
+    """
     rng = np.random.default_rng(0)
     right = rng.random(20_000) < 0.85
     known = right[:10_000] - 0.9

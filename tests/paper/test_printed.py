@@ -22,7 +22,9 @@ def test_the_runs_of_table_1_are_the_papers():
 
 
 class TestPaper:
-    """The printed values agree with each other as far as they must (PROTOCOL: identities and averages)."""
+    """The printed values agree with each other as far as they must (PROTOCOL: identities and
+    averages).
+    """
 
     @staticmethod
     def values(table, dataset, test="test"):

@@ -76,7 +76,9 @@ def test_json_holds_all_of_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ends_a_network(name, tmp_path):
-    """``nn.Sequential(model, calibrator.module())``: the same probabilities, moved, saved, loaded and exported."""
+    """``nn.Sequential(model, calibrator.module())``: the same probabilities, moved, saved, loaded
+    and exported.
+    """
     logits, labels = data(classes=classes_of(name))
     logits, labels = logits[labels != 1], labels[labels != 1]  # a class that is only tempered
     fitted = fit(name, logits, labels)
@@ -131,7 +133,9 @@ def test_frozen(name):
 @pytest.mark.parametrize("scale", [0.05, 1e3, 1e6])
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_of_any_scale(name, scale):
-    """The optimum of float32 logits is that of the same numbers in float64, and nothing overflows."""
+    """The optimum of float32 logits is that of the same numbers in float64, and nothing
+    overflows.
+    """
     logits, labels = data(classes=classes_of(name), scale=scale, dtype=np.float32)
     fitted = fit(name, logits, labels)
     wide = fit(name, logits.astype(np.float64), labels)
@@ -145,7 +149,9 @@ def test_float32_of_any_scale(name, scale):
 @pytest.mark.parametrize("shift", [0.0, 1e4])
 @pytest.mark.parametrize("name", NAMES)
 def test_better_than_before_on_the_same_kind_of_data(name, shift):
-    """Twice over-confident logits are repaired on fresh data; a constant added to all of a row is nothing."""
+    """Twice over-confident logits are repaired on fresh data; a constant added to all of a row is
+    nothing.
+    """
     logits, labels = data(4000, classes_of(name), scale=3.0)
     fresh, fresh_labels = data(4000, classes_of(name), scale=3.0, seed=1)
     fitted = fit(name, logits + shift, labels)
@@ -192,7 +198,9 @@ def test_a_class_without_samples(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_classes_without_samples_do_no_harm_to_data_that_have_them(name):
-    """Over random models and absent classes, on all classes: about as good as tempering or as doing nothing."""
+    """Over random models and absent classes, on all classes: about as good as tempering or as doing
+    nothing.
+    """
     for seed in range(4):
         rng = np.random.default_rng(seed)
         classes = 2 if name in TWO_ONLY else (3, 5, 8)[seed % 3]

@@ -9,7 +9,9 @@ from macc import metrics, posthoc
 
 
 def test_mixture_weights_are_optimal():
-    """At the optimum no opinion promises more than the mixture: the mean share of each is at most 1."""
+    """At the optimum no opinion promises more than the mixture: the mean share of each is at
+    most 1.
+    """
     rng = np.random.default_rng(0)
     logits, labels = data(3000, 5)
     labels = np.where(rng.random(3000) < 0.2, rng.integers(0, 5, 3000), labels)  # wrong labels call for 1 / K

@@ -12,7 +12,9 @@ from macc import metrics, posthoc
 
 
 def drawn(rng, size, slopes, offsets=0.0):
-    """Logits of a model that is too sure, labels, and groups whose truth has these slopes and offsets."""
+    """Logits of a model that is too sure, labels, and groups whose truth has these slopes and
+    offsets.
+    """
     truth = 2 * rng.normal(size=(size, 3))
     group = rng.integers(0, len(slopes), size)
     tilt = np.broadcast_to(offsets, (len(slopes), 3))[group]

@@ -14,7 +14,9 @@ def nll(log_probs, labels):
 
 @pytest.mark.parametrize("name", ["VectorScaling", "MatrixScaling", "Dirichlet"])
 def test_linear_maps_are_the_penalised_maximum(name):
-    """Against a slow search: d on the class's own feature, M on centred logits, b, each with its penalty."""
+    """Against a slow search: d on the class's own feature, M on centred logits, b, each with its
+    penalty.
+    """
     logits, labels = data(300, 3)
     temperature = fit("Temperature", logits, labels).temperature
     tempered = logits / temperature
@@ -68,7 +70,9 @@ def test_linear_maps_recover_known_parameters(name):
 
 
 def test_penalties_are_the_inverse_variance_of_what_made_the_data():
-    """Offsets of a known spread, and factors that do not differ: the first penalty is high, the second right."""
+    """Offsets of a known spread, and factors that do not differ: the first penalty is high, the
+    second right.
+    """
     rng = np.random.default_rng(0)
     found = []
     for _ in range(5):
@@ -146,7 +150,9 @@ def test_a_class_without_samples_is_only_tempered():
 
 
 def test_vector_scaling_of_least_brier_score():
-    """Against a slow search with the same penalties, which count against Brier scores as against likelihoods."""
+    """Against a slow search with the same penalties, which count against Brier scores as against
+    likelihoods.
+    """
     logits, labels = data(300, 3)
     temperature = fit("Temperature", logits, labels).temperature
     own = (logits - logits.max(1, keepdims=True)) / temperature

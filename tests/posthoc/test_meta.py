@@ -8,7 +8,9 @@ from macc import posthoc
 
 
 def test_meta_cal_keeps_its_bound():
-    """Over many validation sets, the share of right samples lost exceeds the bound in at most 1 - confidence."""
+    """Over many validation sets, the share of right samples lost exceeds the bound in at most 1 -
+    confidence.
+    """
     rng = np.random.default_rng(0)
     population, labels = data(20_000, 3, scale=2.0)
     right = population.argmax(1) == labels

@@ -138,7 +138,9 @@ def test_aps_is_mapies(monkeypatch, coverage, seed):
 
 
 def raps_beside_mapie(monkeypatch, coverage, seed, last):
-    """RAPS of both with the penalty that MAPIE chose, fitted to the samples that it did not choose with."""
+    """RAPS of both with the penalty that MAPIE chose, fitted to the samples that it did not choose
+    with.
+    """
     val, (test, _) = draw(1500, seed=1), draw(2000, seed=2)
     theirs, expected = of_mapie(monkeypatch, "raps", seed, val, test, coverage, last=last)
     score = theirs.conformity_score_function_
@@ -167,9 +169,11 @@ def test_raps_is_mapies(monkeypatch, coverage):
 
 @pytest.mark.parametrize("coverage", [0.6, 0.9])
 def test_raps_with_random_numbers_is_mapies_where_the_formulas_meet(monkeypatch, coverage):
-    """MAPIE divides by ``p - λ max(0, L - r0 - 1)`` in place of ``p`` where it draws for the class of rank L.
+    """MAPIE divides by ``p - λ max(0, L - r0 - 1)`` in place of ``p`` where it draws for the class
+    of rank L.
 
-    That is the same up to L = r0 + 1. Beyond, the sets may differ in that one class and in no other.
+    That is the same up to L = r0 + 1. Beyond, the sets may differ in that one class and in no
+    other.
     """
     same_numbers(monkeypatch, Same(11))
     sets, test, expected = raps_beside_mapie(monkeypatch, coverage, 11, last="randomized")
@@ -187,19 +191,24 @@ def test_raps_with_random_numbers_is_mapies_where_the_formulas_meet(monkeypatch,
 
 @pytest.mark.parametrize("options", [{}, {"per_class": True}, {"method": "aps", "randomise": True}])
 def test_the_promise_is_kept_over_many_fits(options):
-    """Mean coverage over 400 fits of 99 samples is at least 90 %, and at most 1 % more where scores have no ties."""
+    """Mean coverage over 400 fits of 99 samples is at least 90 %, and at most 1 % more where scores
+    have no ties.
+    """
     inside, rows = [], 1500
     for repeat in range(400):
         probs, labels = draw(99 + rows, classes=3, seed=repeat)
         sets = posthoc.Sets.fit(probs[:99], labels[:99], coverage=0.9, seed=repeat, **options)
         held = sets(probs[99:])
         inside.append(held[np.arange(rows), labels[99:]].mean())
-    # The coverage of a fit has a standard deviation of 0.03, so that the mean of 400 has one of 0.0015.
+    # The coverage of a fit has a standard deviation of 0.03, so that the mean of 400 has one of
+    # 0.0015.
     assert 0.9 - 0.005 < np.mean(inside) < (0.94 if options.get("per_class") else 0.91) + 0.005
 
 
 def test_coverage_is_promised_for_each_class():
-    """A class that the model neglects is covered too rarely by one threshold, and as promised by its own."""
+    """A class that the model neglects is covered too rarely by one threshold, and as promised by
+    its own.
+    """
 
     def neglected(seed):
         probs, labels = draw(6000, classes=3, seed=seed)

@@ -1,4 +1,6 @@
-"""Temperature scaling against independent optimisers, and the paper's grid against a loop over it."""
+"""Temperature scaling against independent optimisers, and the paper's grid against a loop over
+it.
+"""
 
 import numpy as np
 import pytest

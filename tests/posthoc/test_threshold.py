@@ -1,4 +1,6 @@
-"""The promise of a threshold, kept over many validation sets; and the two commands that repair predictions."""
+"""The promise of a threshold, kept over many validation sets; and the two commands that repair
+predictions.
+"""
 
 import json
 
@@ -28,10 +30,13 @@ def test_limits_are_clopper_and_pearsons():
 
 @pytest.mark.parametrize("kind", ["calibrated", "over-confident", "under-confident", "flat", "step", "ties"])
 def test_the_risk_is_kept_as_often_as_promised(kind):
-    """Of 250 validation sets, the true risk above the threshold found exceeds the limit in at most 10 %."""
+    """Of 250 validation sets, the true risk above the threshold found exceeds the limit in at most
+    10 %.
+    """
     rng = np.random.default_rng(0)
     risk, broken, found_any, doubts = 0.1, 0, 0, []
-    # True risk of accepting doubts up to d, for doubts uniform in (0, 0.5): the mean of the risk at each doubt.
+    # True risk of accepting doubts up to d, for doubts uniform in (0, 0.5): the mean of the risk at
+    # each doubt.
     fine = (np.arange(100_000) + 0.5) / 200_000
     at_doubt = {
         "calibrated": lambda d: d,
@@ -120,7 +125,9 @@ def files(tmp_path, monkeypatch):
 
 
 def test_calibrate_writes_probabilities_and_the_calibrator(files):
-    result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--json", "r.json")
+    result = run(
+        "calibrate", "--resamples", "100", "--fit", "val.npz", "--apply", "test.npz", "--json", "r.json"
+    )
     assert result.code == 0, result.err
     fitted = posthoc.load(files / "test-calibrated.json")
     given, written = arrays(files / "test.npz"), arrays(files / "test-calibrated.npz")
@@ -141,7 +148,7 @@ def test_calibrate_chooses_by_itself_and_reads_probabilities(files):
         given = arrays(files / f"{name}.npz")
         probs = np.exp(given["logits"].astype(np.float64))
         np.savez(files / f"{name}.npz", probs=probs / probs.sum(1, keepdims=True), labels=given["labels"])
-    result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "--method", "auto", "-o", "out.npz")  # fmt: skip
+    result = run("calibrate", "--resamples", "100", "--fit", "val.npz", "--apply", "test.npz", "--method", "auto", "-o", "out.npz")  # fmt: skip
 
     assert result.code == 0, result.err
     assert "NLL, 5 folds" in result.out
@@ -154,10 +161,20 @@ def test_calibrate_pools_files_and_folders(files):
     given = arrays(files / "val.npz")
     for i, part in enumerate(np.array_split(np.arange(900), 3)):
         np.savez(files / "more" / f"{i}.npz", logits=given["logits"][part], labels=given["labels"][part])
-    once = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "-o", "a.npz")
-    folder = run("calibrate", "--fit", "more", "--apply", "test.npz", "-o", "b.npz")
+    once = run("calibrate", "--resamples", "100", "--fit", "val.npz", "--apply", "test.npz", "-o", "a.npz")
+    folder = run("calibrate", "--resamples", "100", "--fit", "more", "--apply", "test.npz", "-o", "b.npz")
     twice = run(
-        "calibrate", "--fit", "more/0.npz", "--fit", "more/1.npz", "--apply", "test.npz", "-o", "c.npz"
+        "calibrate",
+        "--resamples",
+        "100",
+        "--fit",
+        "more/0.npz",
+        "--fit",
+        "more/1.npz",
+        "--apply",
+        "test.npz",
+        "-o",
+        "c.npz",
     )
     assert (once.code, folder.code, twice.code) == (0, 0, 0), folder.err
     one, two, three = (posthoc.load(files / f"{name}.json").temperature for name in "abc")
@@ -166,13 +183,15 @@ def test_calibrate_pools_files_and_folders(files):
     assert one != three
     assert "fitted to 600 samples" in twice.out
     np.savez(files / "other.npz", logits=given["logits"][:, :2], labels=given["labels"] % 2)
-    bad = run("calibrate", "--fit", "val.npz", "--fit", "other.npz", "--apply", "test.npz")
+    bad = run(
+        "calibrate", "--resamples", "100", "--fit", "val.npz", "--fit", "other.npz", "--apply", "test.npz"
+    )
     assert (bad.code, bad.err) == (
         2,
         "macc: val.npz and other.npz have other classes; they cannot be pooled\n",
     )
     (files / "empty").mkdir()
-    bad = run("calibrate", "--fit", "empty", "--apply", "test.npz")
+    bad = run("calibrate", "--resamples", "100", "--fit", "empty", "--apply", "test.npz")
     assert "empty has no .npz files" in bad.err
 
 
@@ -189,11 +208,12 @@ def test_calibrate_pools_files_and_folders(files):
         (["--json", "test-calibrated.npz"], "give it another name"),
         (["--method", "platt"], "Platt is for two classes"),
         (["--method", "beta", "--grid"], "--grid is of the method temperature"),
+        (["--resamples", "50"], "resamples must be an integer of at least 100, got 50"),
     ],
 )
 def test_calibrate_refuses_in_one_line_and_writes_nothing(files, arguments, message):
     before = sorted(files.iterdir())
-    result = run("calibrate", "--fit", "val.npz", "--apply", "test.npz", *arguments)
+    result = run("calibrate", "--resamples", "100", "--fit", "val.npz", "--apply", "test.npz", *arguments)
 
     assert result.code == 2
     assert message in result.err
@@ -202,9 +222,9 @@ def test_calibrate_refuses_in_one_line_and_writes_nothing(files, arguments, mess
 
 
 def test_threshold_command(files):
-    same = run("calibrate", "--fit", "val.npz", "--apply", "val.npz", "-o", "v.npz")
+    same = run("calibrate", "--resamples", "100", "--fit", "val.npz", "--apply", "val.npz", "-o", "v.npz")
     assert "the same samples, before and after" in same.out
-    run("calibrate", "--fit", "val.npz", "--apply", "test.npz", "-o", "t.npz")
+    run("calibrate", "--resamples", "100", "--fit", "val.npz", "--apply", "test.npz", "-o", "t.npz")
     good = run("threshold", "v.npz", "--risk", "0.2", "--check", "t.npz", "--json", "t.json")
     assert good.code == 0, good.out
     assert "t.npz: It held" in good.out
@@ -220,7 +240,9 @@ def test_threshold_command(files):
 
 
 def test_equal_confidences_are_accepted_together_or_not_at_all():
-    """Errors are counted where a threshold can be, so the limit shown never contradicts the promise."""
+    """Errors are counted where a threshold can be, so the limit shown never contradicts the
+    promise.
+    """
     accepted = set()
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -250,7 +272,9 @@ def test_columns_in_another_order_are_refused(tmp_path, monkeypatch):
     rows = "cat,0.7,0.2,0.1\ndog,0.2,0.5,0.3\nbird,0.1,0.2,0.7\n" * 10
     (tmp_path / "val.csv").write_text("label,cat,dog,bird\n" + rows)
     (tmp_path / "test.csv").write_text("label,bird,cat,dog\n" + rows)
-    result = run("calibrate", "--fit", "val.csv", "--apply", "test.csv", "-o", "out.npz")
+    result = run(
+        "calibrate", "--resamples", "100", "--fit", "val.csv", "--apply", "test.csv", "-o", "out.npz"
+    )
 
     assert result.code == 2
     assert "the classes are cat, dog, bird in the fit and bird, cat, dog" in result.err

@@ -1,4 +1,6 @@
-"""Files of predictions are written into a folder of the test's own, and read in small batches where a test asks."""
+"""Files of predictions are written into a folder of the test's own, and read in small batches where
+a test asks.
+"""
 
 import pytest
 

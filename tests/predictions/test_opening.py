@@ -188,7 +188,9 @@ class TestNpy:
 
 
 class TestWordsOfErrors:
-    """The command line speaks of lines, rows and its own options, Python of indices and arguments."""
+    """The command line speaks of lines, rows and its own options, Python of indices and
+    arguments.
+    """
 
     @pytest.mark.parametrize("streamed", [[], ["--max-rows-in-memory", 1]])
     def test_of_a_csv(self, folder, small_batches, streamed):

@@ -1,4 +1,6 @@
-"""Every recipe that comes with the package trains at the smoke scale, on small files in the true layouts."""
+"""Every recipe that comes with the package trains at the smoke scale, on small files in the true
+layouts.
+"""
 
 import pytest
 
@@ -7,9 +9,11 @@ from macc import data, training
 from macc.training import loading as recipes
 
 pytest.importorskip("PIL")
-# What a recipe of one data set stands for the others of; all are read by the tests of the data sets.
+# What a recipe of one data set stands for the others of; all are read by the tests of the data
+# sets.
 RECIPES = [
     "chest-xray-features",
+    "fashion-mnist",
     "mendeley-legacy",
     "newsgroups",
     "pacs-a",
@@ -31,6 +35,7 @@ def root(tmp_path_factory):
     trees.write_newsgroups_by_date(folder, 60, 10)
     trees.write_glove(folder)
     trees.write_svhn(folder, 2600, 300)
+    trees.write_fashion(folder, train=2600, test=300)
     trees.write_tiny_imagenet(folder, 10, 60, 6)
     return folder
 
@@ -51,7 +56,8 @@ def test_it_trains_and_predicts(name, root, tmp_path):
     assert run.recipe.scale == "smoke"
     assert 0 <= run.metrics["test"]["accuracy"]["value"] <= 1
     if name == "mendeley-legacy":
-        # Statistics of the frozen backbone drift; test_models.py has that they stay with freeze_bn: true.
+        # Statistics of the frozen backbone drift; test_models.py has that they stay with freeze_bn:
+        # true.
         assert float(run.weights()["bn1.running_mean"].abs().max()) > 0
         assert recipes.load("mendeley").freeze_bn
     if name.startswith("pacs"):

@@ -1,4 +1,6 @@
-"""``macc plot``: every kind draws what lies in run folders and files, or says what is missing and how to make it."""
+"""``macc plot``: every kind draws what lies in run folders and files, or says what is missing and
+how to make it.
+"""
 
 import re
 from pathlib import Path
@@ -243,7 +245,7 @@ def test_predictions_of_a_run_are_read_as_logits():
         ("digits", r"`macc predict run --on digits`$"),
         (
             "fashion_mnist",
-            r"no set of `macc data list` has fashion_mnist at levels of shift, .*--on arrays:FILE`$",
+            r"make them with `macc predict run --on fashion_mnist`$",
         ),
         (
             "arrays:mine.npz",
@@ -297,3 +299,11 @@ class TestReadingOptions:
             tmp_path / "a.svg",
         )
         assert found.code == 0, found.err
+
+
+def test_a_notebook_shows_a_run_by_its_metrics():
+    run = Run(plain_run())
+
+    shown = run._repr_html_()
+    assert f"{100 * run.metrics['test']['ece']['value']:.1f} %" in shown
+    assert f"{100 * run.metrics['calibrated']['test']['ece']['value']:.1f} %" in shown

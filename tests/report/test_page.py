@@ -10,6 +10,7 @@ import sys
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from torch import nn
 import macc
 from helpers.command import run
 from helpers.report_runs import HOSTILE, IMAGE, digits_runs, hostile_csv, hostile_run, plain_run
-from macc import training
+from macc import posthoc, training
 from macc.data import Part, Splits
 from macc.metrics import Estimate, metrics_of
 from macc.report import building, page
@@ -227,6 +228,38 @@ def test_what_stands_between_backticks_is_code(tmp_path):
     assert "<h1>What <code>&lt;b&gt;</code> is</h1>" in text
     assert re.search(r"make them with <code>macc predict \S+ --on digits</code>", text)
     assert "`" not in re.sub(r"<(script|style|pre)>.*?</\1>", "", text, flags=re.DOTALL)
+
+
+def test_the_first_screen_answers_three_questions_and_names_a_repair_that_works(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(1500, 4))
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(1)
+    np.savez(tmp_path / "sure.npz", logits=logits, labels=labels)
+    np.savez(tmp_path / "right.npz", logits=logits / 2, labels=labels)
+    made = page.write([tmp_path / "sure.npz", tmp_path / "right.npz"], tmp_path / "r.html").read_text()
+    answers = re.search(r'<dl class="answers">(.*?)</dl>', made, re.DOTALL)[1]
+    said = Reader(answers).text.replace("\u00a0", " ")
+
+    assert re.findall("<dt>(.*?)</dt>", answers) == [
+        "How calibrated is it?",
+        "Better than what?",
+        "What to do next?",
+    ]
+    assert "right is significantly better calibrated than sure" in said
+    before, after = map(
+        float, re.search(r"Fit a temperature to sure \(ECE ([\d.]+) % → ([\d.]+) %", said).groups()
+    )
+    assert before == pytest.approx(100 * macc.metrics.ece(logits, labels, from_logits=True), abs=0.1)
+    # By hand, the same halves: what is fitted to one is measured on the other.
+    half = np.random.default_rng(0).permutation(1500) % 2 == 0
+    fixed = np.empty_like(logits)
+    for one in (half, ~half):
+        fixed[~one] = posthoc.Temperature.fit(logits[one], labels[one])(logits[~one])
+    assert after == pytest.approx(100 * macc.metrics.ece(fixed, labels), abs=0.1)
+    assert "macc calibrate --fit VAL.npz --apply" in said
+    # The picture stands beside the answers, and once.
+    assert made.count("<strong>Is the confidence right?</strong>") == 1
+    assert made.index("Is the confidence right?") < made.index('id="comparison"')
 
 
 def test_the_next_steps_can_be_run(tmp_path):

@@ -1,4 +1,6 @@
-"""The report in a browser: it sorts, switches runs and themes, fits a phone, and stays to itself."""
+"""The report in a browser: it sorts, switches runs and themes, fits a phone, and stays to
+itself.
+"""
 
 import json
 import shutil

@@ -1,4 +1,6 @@
-"""Exported graphs give what PyTorch gives, from raw inputs to acceptance, and nothing is written that does not."""
+"""Exported graphs give what PyTorch gives, from raw inputs to acceptance, and nothing is written
+that does not.
+"""
 
 import errno
 import json
@@ -14,12 +16,14 @@ from helpers.command import run
 from helpers.made_up_models import inputs_for, made_up
 from macc import models, posthoc
 from macc.io import writing
+from macc.models.resnet import ResNet
 from macc.ship import Predictor, export, exporting, files
 from macc.training.inputs import Inputs
 
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
+WITHOUT = "the extra 'export' is not installed"
+onnx = pytest.importorskip("onnx", reason=WITHOUT)
+onnxruntime = pytest.importorskip("onnxruntime", reason=WITHOUT)
+pytest.importorskip("onnxscript", reason=WITHOUT)
 
 TOKENS = Inputs(
     dataset="ids", kind="tokens", shape=(25,), dtype="int32", classes=("a", "b", "c"), vocabulary=30
@@ -41,7 +45,7 @@ def transformers_network(kind):
     if kind == "vit":
         whole = models.build("hf:deit-tiny-patch4-32", num_classes=3).configuration
         return {**whole, "num_hidden_layers": 1, "hidden_size": 12, "intermediate_size": 24}
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="the extra 'transformers' is not installed")
     config = transformers.BertConfig(
         vocab_size=30,
         hidden_size=12,
@@ -69,6 +73,18 @@ NETWORKS = {
 }
 
 
+@pytest.fixture
+def shallow(monkeypatch):
+    """ResNets of few blocks and channels: a graph is made of the same parts, and sooner."""
+    whole = ResNet.__init__
+
+    def small(self, block, blocks, planes, **options):
+        whole(self, block, [2, *[1] * (len(blocks) - 1)], [width // 8 for width in planes], **options)
+
+    monkeypatch.setattr(ResNet, "__init__", small)
+
+
+@pytest.mark.usefixtures("shallow")
 @pytest.mark.filterwarnings("ignore:a Dropout.*registered right before:UserWarning")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_kind_of_network_as_onnx(name, tmp_path):
@@ -158,7 +174,7 @@ class TestCommand:
             assert "Accept predictions of confidence" in ended.out
             if name != "model.safetensors":
                 assert "on 64 validation inputs the largest difference from PyTorch is" in ended.out
-        again = run("export", tmp_path / "model.safetensors", "-o", tmp_path / "again.onnx")
+        again = run("export", tmp_path / "model.safetensors", "-o", tmp_path / "again.pt2")
         assert again.code == 0, again.err
         assert "at most 10.0 % of them are wrong" in again.out
 
@@ -220,6 +236,7 @@ class TestRefusals:
             export(trained, tmp_path / "model.pt2")
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.usefixtures("shallow")
     def test_a_network_that_drops_in_evaluation_too(self, tmp_path):
         trained = made_up("mendeley_dropout", images(32, 1))
         with pytest.raises(

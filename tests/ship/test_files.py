@@ -1,4 +1,6 @@
-"""One file that holds a model whole: it comes back as it was, and what was changed or is foreign is refused."""
+"""One file that holds a model whole: it comes back as it was, and what was changed or is foreign is
+refused.
+"""
 
 import json
 import pickle
@@ -82,7 +84,7 @@ def test_a_run_ships_without_its_folder(digits_run, tmp_path):
 
 
 def test_a_transformers_network_ships_with_its_configuration(tmp_path):
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="the extra 'transformers' is not installed")
     from macc import models
 
     network = models.build("hf:deit-tiny-patch4-32", num_classes=3)

@@ -143,6 +143,11 @@ class TestForms:
         with pytest.raises(ValueError, match="`batch_size` must be at least 1, got 0"):
             predictor(x, batch_size=0)
 
+    def test_nothing_is_kept_for_gradients(self):
+        answers = Predictor(made_up())(torch.randn(4, 5, requires_grad=True))
+
+        assert not any(getattr(answers, name).requires_grad for name in ("confidence", "probs", "certainty"))
+
     def test_no_inputs_give_no_answers(self):
         assert Predictor(made_up())(torch.zeros(0, 5)).probs.shape == (0, 3)
 

@@ -1,4 +1,6 @@
-"""Sets of classes from a model in use: those of the validation predictions, in shipped files and graphs too."""
+"""Sets of classes from a model in use: those of the validation predictions, in shipped files and
+graphs too.
+"""
 
 from dataclasses import replace
 
@@ -72,8 +74,8 @@ def test_a_shipped_file_keeps_them(tmp_path):
 @pytest.mark.parametrize(("form", "suffix"), [("raps", ".onnx"), ("aps", ".pt2"), ("lac", ".pt2")])
 def test_graphs_have_them(form, suffix, tmp_path):
     if suffix == ".onnx":
-        runtime = pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnxscript")
+        runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+        pytest.importorskip("onnxscript", reason="the extra 'export' is not installed")
     predictor = Predictor(spread())
     predictor.sets(0.8, **FORMS[form])
     path = export(predictor.shipped(), tmp_path / f"model{suffix}").path

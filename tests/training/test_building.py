@@ -9,7 +9,7 @@ from macc import data
 from macc.data import Part, Splits
 from macc.training import engine
 from macc.training import loading as recipes
-from macc.training.building import build_model
+from macc.training.building import build_model, splits_for
 
 
 def test_balanced_classes_weigh_inversely_to_their_number():
@@ -41,3 +41,15 @@ def test_texts_are_read_by_their_last_words():
     assert not torch.allclose(short(tokens), whole(tokens))
     with pytest.raises(ValueError, match="text_length: digits has no texts; leave it out"):
         build_model(small("text_length=5").resolved(), data.load("digits"))
+
+
+def test_a_recipe_says_how_images_are_changed_in_training():
+    recipe = small("augmentation.pad=2", "augmentation.flip=true")
+    assert splits_for(recipe, None, None).augmentation == data.Augmentation(pad=2, flip=True)
+    assert splits_for(small(), None, None).augmentation is None
+    assert "augmentation" in recipe.deciding()
+    assert "augmentation" not in small().deciding()  # runs from before there was one keep their hash
+    part = Part(inputs=torch.zeros(4, 3), labels=torch.tensor([0, 1, 0, 1]))
+    features = Splits(name="rows", kind="features", classes=("a", "b"), train=part, val=part, test=part)
+    with pytest.raises(ValueError, match="augmentation: rows has no images; leave it out"):
+        splits_for(own_recipe(augmentation={"flip": True}), features, None)

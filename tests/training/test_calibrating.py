@@ -5,6 +5,7 @@ import torch
 
 from helpers.small_training import network, own_recipe, tabular, trained
 from macc import metrics, posthoc, training
+from macc.cli import displays
 from macc.cli.runs import summary
 from macc.io import writing
 from macc.training import fitting
@@ -89,7 +90,7 @@ def test_what_a_validation_set_lacks_is_said(tmp_path, capsys):
     parts = tabular()
     x, y = parts["val"]
     parts["val"] = x[y != 1][:40], y[y != 1][:40]
-    trained(own_recipe(), parts, out=tmp_path, resamples=100, show=True)
+    trained(own_recipe(), parts, out=tmp_path, resamples=100, display=displays.of_training())
     said = capsys.readouterr().out
 
     assert "calibrated on the validation set: temperature " in said

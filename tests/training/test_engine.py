@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import macc
 from helpers.small_training import network, own_recipe, small, tabular, trained
 from macc import data, losses, training
+from macc.cli import displays
 from macc.training import engine, selection
 
 
@@ -156,7 +157,7 @@ def test_the_step_named_is_the_first_that_is_not_finite():
 def test_collapse_is_said_aloud(tmp_path, capsys):
     dead = own_recipe(epochs=3, optimiser={"name": "sgd", "lr": 1e-9})
     noise = {name: (torch.zeros_like(x), y) for name, (x, y) in tabular().items()}
-    training.fit(dead, model=network(), data=noise, out=tmp_path, show=True)
+    training.fit(dead, model=network(), data=noise, out=tmp_path, display=displays.of_training())
     printed = capsys.readouterr().out
 
     assert printed.count("validation accuracy is at chance") == 1

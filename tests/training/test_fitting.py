@@ -9,7 +9,7 @@ from torch import nn
 
 import macc
 from helpers.small_training import network, own_recipe, small, tabular, trained
-from macc import data, training
+from macc import data, losses, training
 from macc.data import Part, Splits
 
 
@@ -21,6 +21,16 @@ def test_logits_of_named_splits_are_written_each_epoch(tmp_path):
     assert torch.equal(labels, data.load("digits").test.labels)
     assert run.predictions("epochs/noise-1-1")[0].shape == (359, 10)
     assert not torch.equal(run.predictions("epochs/test-1")[0], logits)
+
+
+def test_the_text_of_a_loss_is_parsed_once_a_run(tmp_path, monkeypatch):
+    seen, parse = [], losses.parse
+    monkeypatch.setattr(losses, "parse", lambda text: seen.append(text) or parse(text))
+    recipe = own_recipe(loss="Focal(gamma=1.625) + 0.375*MACC")  # as no other test has it
+    run, _ = trained(recipe, tabular(), out=tmp_path, resamples=100)
+
+    assert seen == [recipe.loss]
+    assert run.path.name.split("-")[-2] == "fl+macc"
 
 
 def test_fit_trains_a_module_of_ones_own_in_place(tmp_path):

@@ -8,6 +8,7 @@ import torch
 import macc
 from helpers.small_training import own_recipe
 from macc import data, training
+from macc.cli import displays
 from macc.data import Part, Splits
 from macc.training import frozen
 
@@ -36,7 +37,9 @@ def frozen_run(tmp_path, monkeypatch, augmentation=None, **changes):
     recipe = own_recipe(
         freeze="backbone", epochs=4, batch_size=24, loss="Focal + MACC", optimiser=slow, **changes
     )
-    run = training.fit(recipe, model=model, data=images(augmentation), out=tmp_path, show=True)
+    run = training.fit(
+        recipe, model=model, data=images(augmentation), out=tmp_path, display=displays.of_training()
+    )
     return run, model, sum(seen)
 
 

@@ -196,7 +196,9 @@ def test_what_an_ensemble_writes_can_be_measured_and_repaired(runs, tmp_path):
     path = tmp_path / "ensemble.npz"
     run("ensemble", runs[0].path, runs[1].path, "-o", path)
     measured = run("evaluate", path)
-    repaired = run("calibrate", "--fit", path, "--apply", path, "-o", tmp_path / "repaired.npz")
+    repaired = run(
+        "calibrate", "--resamples", "100", "--fit", path, "--apply", path, "-o", tmp_path / "repaired.npz"
+    )
 
     assert measured.code == 0, measured.err
     assert "accuracy" in measured.out

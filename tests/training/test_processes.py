@@ -22,7 +22,8 @@ pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch is built without distributed"),
     pytest.mark.xdist_group("gloo"),
 ]
-# Sampled masks differ from process to process by design; the closed form has none, so that curves can be compared.
+# Sampled masks differ from process to process by design; the closed form has none, so that curves
+# can be compared.
 SETTINGS = ["--set", "head.estimator=analytic", "--set", "subset={train: 640, val: 41}"]
 TOLERANCE = 1e-4  # float32 sums in another order, 30 steps through batch norm; seen: 2e-6
 
@@ -73,8 +74,9 @@ def test_there_are_two_processes(trained):
 def test_the_loss_curve_is_that_of_one_process_with_the_same_global_batch(trained, tmp_path):
     folder, _ = trained
     apart = [unlike(folder)]
-    # On some processors rounding alone moves a curve by 1e-3, one process with two threads as much as two processes
-    # (a rectifier that switches, probably); what is wrong in the code is so with every seed.
+    # On some processors rounding alone moves a curve by 1e-3, one process with two threads as much
+    # as two processes (a rectifier that switches, probably); what is wrong in the code is so with
+    # every seed.
     for seed in range(1, 5):
         if not apart[-1]:
             break

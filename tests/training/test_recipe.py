@@ -1,4 +1,6 @@
-"""Recipes: what they refuse and with which sentence, what `auto` stands for, where each value comes from."""
+"""Recipes: what they refuse and with which sentence, what `auto` stands for, where each value comes
+from.
+"""
 
 import json
 import random

@@ -17,6 +17,7 @@ import torch
 
 from helpers import killed
 from macc import training
+from macc.cli import displays
 from macc.io import writing
 from macc.training import checkpoints
 from macc.training import loading as recipes
@@ -234,7 +235,7 @@ def test_an_older_checkpoint_is_used_where_the_newest_is_damaged(tmp_path, monke
         assert [path.name for path in checkpoints.complete(folder)] == ["1.3", "1"]
         tampered((folder / "1.3").rename(folder / name), change)
 
-        training.fit(small(), out=tmp_path / name, show=True)
+        training.fit(small(), out=tmp_path / name, display=displays.of_training())
         said = capsys.readouterr().out
         assert f"{folder / name} is damaged" in said
         assert "an older checkpoint is used" in said

@@ -10,7 +10,9 @@ from macc.words import shown
 
 
 class Monitored(TyperGroup):
-    """``macc monitor LOG`` is ``macc monitor log LOG``: whatever is not the name of another command is a log."""
+    """``macc monitor LOG`` is ``macc monitor log LOG``: whatever is not the name of another command
+    is a log.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command where none was named."""
@@ -21,19 +23,19 @@ class Monitored(TyperGroup):
 
 app = typer.Typer(
     name="macc",
-    help="Train, measure and repair classifiers so that their confidence can be trusted.",
+    help="Train, measure, repair, ship and watch classifiers whose confidence can be trusted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-recipe_app = typer.Typer(name="recipe", help="The recipes that come with macc.", no_args_is_help=True)
-data_app = typer.Typer(
-    name="data", help="Data sets: what there is, getting it, looking at it.", no_args_is_help=True
+recipe_app = typer.Typer(
+    name="recipe", help="Recipes of trainings: list and show them.", no_args_is_help=True
 )
+data_app = typer.Typer(name="data", help="Data sets: list, get and look at them.", no_args_is_help=True)
 monitor_app = typer.Typer(
     name="monitor",
     cls=Monitored,
-    help="Watch a classifier in operation: `macc monitor LOG --time COLUMN`, or a state that batches are added to.",
+    help="Watch a classifier in operation.",
     no_args_is_help=True,
 )
 app.add_typer(monitor_app)
@@ -42,7 +44,9 @@ app.add_typer(data_app)
 
 
 def say(text: object) -> None:
-    """Print a result; whatever names of files it holds, a terminal shows them and does not obey them."""
+    """Print a result; whatever names of files it holds, a terminal shows them and does not obey
+    them.
+    """
     typer.echo("\n".join(shown(line, None) for line in str(text).split("\n")))
 
 

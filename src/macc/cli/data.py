@@ -11,7 +11,10 @@ from macc.cli.options import DataFolder, DataName, ImageSize, Verify
 
 @data_app.command("list")
 def data_list(data: DataFolder = None) -> None:
-    """Every data set: classes, sizes, whether it is here or how to get it, licence."""
+    """List the data sets: classes, sizes, licence, how to get them.
+
+    Example: macc data list
+    """
     from macc.cli import datasets
 
     say(datasets.listing(data))
@@ -21,7 +24,13 @@ def data_list(data: DataFolder = None) -> None:
 def data_prepare(
     name: DataName, data: DataFolder = None, verify: Verify = True, size: ImageSize = None
 ) -> None:
-    """Download, check and unpack a set, or decode a folder of images, so that later starts are instant."""
+    """Download, check and unpack a data set.
+
+    Example: macc data prepare cifar10
+
+    Writes: its files, to --data, so that later starts are quick. Folders of
+    images are decoded once.
+    """
     from macc.cli import datasets
 
     splits = datasets.read(name, root=data, verify=verify, size=size)
@@ -47,7 +56,12 @@ def data_show(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the three options above.")] = 0,
 ) -> None:
-    """Print class counts and the imbalance factor, and draw a contact sheet of the images."""
+    """Count the classes of a data set and draw some images.
+
+    Example: macc data show digits -o sheet.png
+
+    Writes: a contact sheet of the images.
+    """
     from macc.cli import datasets
 
     splits = datasets.read(name, root=data, verify=verify, size=size)
@@ -74,7 +88,12 @@ def data_corrupt(
     data: DataFolder = None,
     verify: Verify = True,
 ) -> None:
-    """Write the test images under 19 corruptions; stopped, the same command resumes."""
-    from macc.data import regenerated
+    """Write the test images under 19 corruptions.
 
-    say(regenerated.write_with_progress(name, root=data, out=output, verify=verify, corruptions=only))
+    Example: macc data corrupt cifar10 --only fog
+
+    Writes: the data set NAME_c_regen. The same command again resumes.
+    """
+    from macc.cli import displays
+
+    say(displays.write_corrupted(name, root=data, out=output, verify=verify, corruptions=only))

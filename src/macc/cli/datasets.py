@@ -18,8 +18,7 @@ def listing(root: str | PathLike[str] | None) -> str:
     """Every data set: what it is, whether it is here, and how to get it."""
     numbers = ("classes", "train/val/test")
     columns = tuple(
-        Column(heading, left=heading not in numbers)
-        for heading in ("name", "inputs", *numbers, "where", "licence")
+        Column(heading, left=heading not in numbers) for heading in ("name", *numbers, "here", "licence")
     )
     # What needs no file first, a user's own last.
     order = sorted(
@@ -28,7 +27,6 @@ def listing(root: str | PathLike[str] | None) -> str:
     rows = [
         (
             f"{name}:PATH" if one.needs_path else name,
-            one.kind or "any",
             "any" if one.num_classes is None or name == "synthetic" else str(one.num_classes),
             "any" if one.sizes is None or name == "synthetic" else "/".join(str(n) for n in one.sizes),
             _status(one, root),
@@ -40,8 +38,10 @@ def listing(root: str | PathLike[str] | None) -> str:
         [
             Table(columns, tuple(tuple(map(Entry, row)) for row in rows)).text(),
             "",
-            "`macc data prepare NAME` gets a missing set and checks it; `macc data show NAME` looks at one.",
-            f"Files are looked for in {data_root(root)}; say otherwise with --data or $MACC_DATA.",
+            "`macc data prepare NAME` gets a missing set and checks it.",
+            "`macc data show NAME` looks at one.",
+            f"Files are looked for in {data_root(root)};",
+            "say otherwise with --data or $MACC_DATA.",
         ]
     )
 

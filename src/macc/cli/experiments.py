@@ -47,14 +47,25 @@ def run(
         bool, typer.Option("--dry-run", help="Only say how many trainings it takes and how long.")
     ] = False,
     form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every table and every finding.")] = False,
 ) -> None:
-    """Run an experiment and print its comparison; started again, it resumes."""
+    """Compare methods on data sets, with paired tests.
+
+    Example: macc run demo
+
+    Writes: the runs below --out, and a folder with tables, all values and an
+    HTML page. Prints the tables, three findings and where the rest is; with
+    --verbose all findings. The same command again resumes.
+    """
     import time
 
     from macc import experiments, paper, training
+    from macc.cli import displays
     from macc.experiments.running import folder_of
-    from macc.experiments.tables import check_format
+    from macc.experiments.tables import brief, check_format
+    from macc.training.allocation import keep_freed_memory
 
+    keep_freed_memory()
     chosen = check_format(form)
     if name == "list":
         say(_list_of_experiments())
@@ -66,7 +77,9 @@ def run(
     began = time.monotonic()
     try:
         if experiment.kind == "timing":
-            result = paper.time_epochs(experiment, out=out, root=data, verify=verify, show=True)
+            result = paper.time_epochs(
+                experiment, out=out, root=data, verify=verify, listener=displays.Trainings()
+            )
         else:
             result = experiments.run(
                 experiment,
@@ -76,7 +89,7 @@ def run(
                 root=data,
                 verify=verify,
                 published=paper.value,
-                show=True,
+                listener=displays.Trainings(),
             )
     except training.Interrupted as stopped:
         typer.echo(f"macc: {stopped}", err=True)
@@ -84,7 +97,8 @@ def run(
     seconds = time.monotonic() - began
     folder = folder_of(experiment, out)
     made = _reported(folder, data)
-    text = experiments.render(result, chosen)
+    short = chosen == "text" and not verbose
+    text = brief(result) if short else experiments.render(result, chosen)
     if chosen == "text":
         text += f"\n\n{_end_of_experiment(folder, seconds, made, experiment.next)}"
     say(text)
@@ -111,7 +125,7 @@ def _list_of_experiments() -> str:
 
 def _estimate_text(found: "Cost") -> str:
     """What an experiment would take, data set by data set."""
-    from macc.training.progress import duration
+    from macc.tables import duration
 
     experiment, here, missing = found.experiment, found.here, found.missing
     lines = [f"{experiment.name}, scale {experiment.scale}, {_many(experiment.seeds, 'seed')}"]
@@ -135,7 +149,7 @@ def _estimate_text(found: "Cost") -> str:
 
 def _share_text(share: "DataSetCost", *, missing: bool) -> str:
     """What one data set takes."""
-    from macc.training.progress import duration
+    from macc.tables import duration
 
     text = f"{share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')}"
     if missing:
@@ -155,7 +169,9 @@ def _many(count: int, word: str) -> str:
 
 
 def _reported(folder: Path, root: Path | None) -> list[str]:
-    """Write the report of an experiment and its figure; the lines that say where they are, or why there are none."""
+    """Write the report of an experiment and its figure; the lines that say where they are, or why
+    there are none.
+    """
     from macc import paper
     from macc.report import experiment, page
 
@@ -169,7 +185,7 @@ def _reported(folder: Path, root: Path | None) -> list[str]:
 
 def _end_of_experiment(folder: Path, seconds: float, made: list[str], next_steps: list[str]) -> str:
     """Where the files are, and what to do next."""
-    from macc.training.progress import duration
+    from macc.tables import duration
 
     lines = [
         f"{duration(seconds)}; files in {folder}",

@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from macc.cli.app import app, say
-from macc.cli.options import DataFolder, LabelsOfAll, Positive, Reading, progress, reads_predictions
+from macc.cli.options import (
+    By,
+    DataFolder,
+    GroupsFile,
+    LabelsOfAll,
+    Positive,
+    Reading,
+    progress,
+    reads_predictions,
+)
 
 
 @app.command()
@@ -27,7 +36,12 @@ def plot(
     positive: Positive = None,
     data: DataFolder = None,
 ) -> None:
-    """Draw a figure of runs or prediction files."""
+    """Draw a figure of runs or prediction files.
+
+    Example: macc plot reliability predictions.npz -o reliability.svg
+
+    Writes: one .svg, .png or .pdf. `macc plot list` names all figures.
+    """
     from macc.io.writing import check_outputs
     from macc.report import kinds
 
@@ -45,26 +59,63 @@ def plot(
 def report(
     reading: Reading,
     runs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="RUN…|EXPERIMENT",
             help="Run folders or prediction files, the first to compare with; or the folder of an experiment.",
             show_default=False,
         ),
-    ],
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The .html file.")] = Path("report.html"),
     split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
     title: Annotated[str | None, typer.Option(help="The heading.", show_default=False)] = None,
     labels: LabelsOfAll = None,
     positive: Positive = None,
     data: DataFolder = None,
+    by: By = None,
+    groups: GroupsFile = None,
+    sets: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SETS.json",
+            help="Also measure these fitted sets of classes: one for all runs, or given once for each.",
+            show_default=False,
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Also show the files over time, by this column of times; labels may be missing.",
+            show_default=False,
+        ),
+    ] = None,
+    window: Annotated[str, typer.Option(metavar="LENGTH", help="Length of a window of --time.")] = "1d",
+    monitor: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="STATE",
+            help="Also show this state of `macc monitor`; needs no RUN.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Write one HTML page that says and shows what runs found; it opens from disk."""
+    """Write one HTML page about runs, predictions or an experiment.
+
+    Example: macc report val.npz test.npz -o report.html
+
+    Writes: one file that opens from disk and needs no network. Groups (--by),
+    sets of classes (--sets) and times (--time) get sections of their own.
+    """
     from macc import paper
     from macc.io.writing import check_outputs
     from macc.report import experiment, page
+    from macc.report.operation import Operation
 
-    check_outputs({"-o": output}, [*runs, *([labels] if labels else [])])
+    runs = runs or []
+    operation = Operation(by or (), groups, sets or (), time, window, monitor or ())
+    beside = [file for file in (labels, groups, *operation.sets, *operation.monitors) if file is not None]
+    check_outputs({"-o": output}, [*runs, *beside])
     reading |= {"labels": labels, "positive": positive}
     found = [folder for folder in map(experiment.find, runs) if folder is not None]
     if found and len(runs) > 1:
@@ -73,6 +124,10 @@ def report(
         raise ValueError(
             f"{found[0]} is an experiment, whose own tests are reported, got --split {split}; leave it out"
         )
+    if found and operation != Operation():
+        raise ValueError(
+            f"{found[0]} is an experiment, which has no groups, sets or times; name its run folders instead"
+        )
     with progress("measuring and drawing") as on_progress:
         if found:
             written, *_ = experiment.write(
@@ -80,6 +135,13 @@ def report(
             )
         else:
             written = page.write(
-                runs, output, split=split, root=data, title=title, on_progress=on_progress, reading=reading
+                runs,
+                output,
+                split=split,
+                root=data,
+                title=title,
+                on_progress=on_progress,
+                reading=reading,
+                operation=operation,
             )
     say(page.how_to_open(written))

@@ -8,13 +8,16 @@ import typer
 from typer.core import TyperCommand
 
 import macc
+from macc.cli import labels as several
 from macc.cli.app import app, say
+from macc.cli.labels import MultiLabel
 from macc.cli.options import (
     Bins,
     By,
     Confidence,
-    File,
+    FileOrMaps,
     GroupsFile,
+    IgnoreIndex,
     Json,
     Labels,
     MaxRows,
@@ -23,24 +26,27 @@ from macc.cli.options import (
     Positive,
     Reading,
     Resamples,
+    WeightColumn,
     also_write,
     carried,
-    groups_of,
     listed,
-    open_file,
+    open_file_or_maps,
     progress,
     reads_predictions,
 )
 
 if TYPE_CHECKING:
-    from macc.predictions import Source
+    from collections.abc import Callable
+
+    from macc.metrics import Calibration
+    from macc.predictions import Maps, Source
 
 
 @app.command()
 @reads_predictions
 def evaluate(
     reading: Reading,
-    file: File,
+    file: FileOrMaps,
     labels: Labels = None,
     normalise: Normalise = False,
     positive: Positive = None,
@@ -59,26 +65,72 @@ def evaluate(
     ] = None,
     by: By = None,
     groups: GroupsFile = None,
+    ignore_index: IgnoreIndex = None,
+    weight_column: WeightColumn = None,
+    multi_label: MultiLabel = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Measure files on a Dask cluster: tcp://HOST:8786, of its scheduler.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Measure how calibrated predictions are, every number with an interval.
+    """Measure how calibrated predictions are, with intervals.
 
-    An .npz has the keys `labels` and `probs` or `logits`; with `mean` and `variance`, as `macc predict --moments` writes, the
-    report says how well certainty ranks right above wrong predictions. A .csv or .parquet has the column `label` and one for
-    each class, or `label` and `prob` for two classes; or the columns `confidence` and `correct` of answers, where no class vector is
-    known. An .npy needs a second one with the labels.
+    Example: macc evaluate predictions.npz --plot reliability.png
+
+    Writes: nothing, unless --json, --plot or --state names a file.
+
+    An .npz has the keys `labels` and `probs` or `logits`. A .csv or .parquet
+    has the column `label` and a column for each class, or `label` and `prob`
+    for two classes, or `confidence` and `correct` where only the answer is
+    known. An .npy needs a second .npy with the labels.
+
+    With `mean` and `variance` in the .npz (`macc predict --moments`), the table
+    says how well certainty separates right from wrong predictions.
+
+    Segmentation: an .npz with `probs` or `logits` (N, K, H, W) and `labels`
+    (N, H, W), or a folder with an .npy for each image in `logits` or `probs`
+    and in `labels`. Images are read a few at a time; intervals resample images.
+
+    Several files of rows are one data set: 'folder/*.parquet', in quotation
+    marks. With --cluster the workers of a Dask cluster read them, and the
+    result is the same to the last digit.
+
+    With --multi-label the table has a row for each label and their mean.
     """
     from macc.io.writing import check_outputs, write_whole
     from macc.metrics import evaluate_groups
     from macc.metrics.correctness import NOTE, metrics_of_answers
+    from macc.predictions import Maps, files_of, groups_of
 
     check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels, groups])
     if plot is not None:
         kind = plot.suffix.lower().removeprefix(".")
         if kind not in ("png", "pdf", "svg"):
             raise ValueError(f"{plot}: a diagram is written as .png, .pdf or .svg")
-    source = _opened(file, labels, reading, positive, by, groups, max_rows_in_memory)
+    if multi_label:
+        several.refuse_options(
+            {"--plot": plot, "--state": state, "--by": by, "--groups": groups, "--normalise": normalise}
+            | {"--positive": positive, "--ignore-index": ignore_index, "--weight-column": weight_column}
+        )
+        labelled = several.read(file, labels, reading, max_rows_in_memory)
+        several.evaluate(labelled, metrics, json, bins=bins, confidence=confidence, resamples=resamples)
+        return
+    reading["weight_column"] = weight_column
+    files = files_of(file)
+    source = _opened(files[0], labels, reading, positive, by, groups, max_rows_in_memory, ignore_index)
     wanted = listed(metrics)
-    large = state is not None or source.num_rows > max_rows_in_memory
+    parts = cluster is not None or len(files) > 1
+    if parts and (isinstance(source, Maps) or labels is not None or by):
+        raise ValueError(
+            f"{file}: several files, or a --cluster, are for .npz, .csv and .parquet files of rows without --by"
+        )
+    large = (
+        parts or state is not None or isinstance(source, Maps) or source.rows_in_memory() > max_rows_in_memory
+    )
     if source.answers:
         wanted = metrics_of_answers(wanted, streamed=large)
     asked: dict[str, Any] = {
@@ -100,6 +152,7 @@ def evaluate(
                 groups_of(file, loaded, by, groups, source.num_rows),
                 classes=loaded.classes,
                 from_logits=loaded.from_logits,
+                weights=loaded.weights,
                 on_progress=on_progress,
                 **asked,
             )
@@ -111,8 +164,13 @@ def evaluate(
             from macc.metrics.streaming import check_streamed
             from macc.predictions import stream
 
-            check_streamed(wanted, source.num_classes)
-            sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
+            check_streamed(wanted, source.num_classes, images=source.dense)
+            how: dict[str, Any] = {"positive": positive, "bins": bins, "normalise": normalise}
+            if parts:
+                options = {**reading, "positive": positive, "answers": True}
+                sums = _of_files(files, options, cluster, on_progress=on_progress, **how)
+            else:
+                sums = stream(source, on_progress=on_progress, **how)
             report = sums.report(confidence=confidence, metrics=wanted, resamples=resamples)
             if state is not None:
                 from macc.metrics import states
@@ -128,11 +186,13 @@ def evaluate(
                 variance=read_variance(file, loaded),
                 classes=loaded.classes,
                 from_logits=loaded.from_logits,
+                weights=loaded.weights,
+                answers=source.answers,
                 on_progress=on_progress,
-                **asked,
+                **{**asked, "metrics": listed(metrics)},
             )
-    if source.answers:
-        report = replace(report, notes=(NOTE, *report.notes))
+    if source.answers and large:
+        report = replace(report, notes=(NOTE, *report.notes), answers=True)
     tests = {f"p_{name}": {"value": p} for name, p in report.p_values.items()}
     also_write(json, report.to_dict() | tests)
     if plot is not None:
@@ -144,6 +204,24 @@ def evaluate(
     say(str(report))
 
 
+def _of_files(
+    files: "list[Path]",
+    reading: Reading,
+    cluster: str | None,
+    *,
+    on_progress: "Callable[[float], None]",
+    **how: Any,
+) -> "Calibration":
+    """The sums of several files, here or on a cluster, whose own page says how far it is."""
+    if cluster is None:
+        from macc.predictions import stream_files
+
+        return stream_files(files, reading, on_progress=on_progress, **how)
+    from macc.integrations.dask import of_files
+
+    return of_files(cluster, files, reading, **how)
+
+
 @app.command()
 def merge(
     states: Annotated[list[Path], typer.Argument(help="What `macc evaluate --state` wrote.")],
@@ -153,7 +231,13 @@ def merge(
         Path | None, typer.Option(help="Also write the merged state.", show_default=False)
     ] = None,
 ) -> None:
-    """Put the parts of one data set together that were evaluated apart, on any machines."""
+    """Combine parts of one data set that were evaluated apart.
+
+    Example: macc merge part-1.state part-2.state --json all.json
+
+    Writes: nothing, unless --json or --state names a file. The numbers are
+    those of all samples together.
+    """
     from macc.io.writing import check_outputs
     from macc.metrics import states as kept
 
@@ -174,12 +258,16 @@ def _opened(
     by: list[str] | None,
     groups: Path | None,
     most: int,
-) -> "Source":
-    """A file whose columns of groups are no classes."""
+    ignore_index: int | None,
+) -> "Source | Maps":
+    """A file whose columns of groups are no classes, or maps."""
     carry = carried(file, by, groups)
-    source = open_file(file, labels, {**reading, "positive": positive, "carry": carry, "answers": True})
+    options = {**reading, "positive": positive, "carry": carry, "answers": True}
+    source = open_file_or_maps(file, labels, options, ignore_index)
     if groups is not None and not by:
         raise ValueError(f"--groups {groups} needs --by COLUMN, a column of it")
+    if source.dense and by:
+        raise ValueError(f"{file} has maps of whole images, and --by is for rows; leave it out")
     if by and source.num_rows > most:
         raise ValueError(
             f"{file} has more than {most} rows, and --by needs all in memory; raise --max-rows-in-memory"
@@ -235,7 +323,7 @@ def _limits(given: dict[str, str]) -> dict[str, float]:
 def check(
     reading: Reading,
     context: typer.Context,
-    file: File,
+    file: FileOrMaps,
     labels: Labels = None,
     confidence: Confidence = 0.95,
     normalise: Normalise = False,
@@ -244,22 +332,43 @@ def check(
     max_rows_in_memory: MaxRows = 5_000_000,
     by: By = None,
     groups: GroupsFile = None,
+    ignore_index: IgnoreIndex = None,
+    weight_column: WeightColumn = None,
+    multi_label: MultiLabel = False,
 ) -> None:
-    """Exit 0 when the upper bound of each limited metric keeps its limit, 1 when one does not.
+    """Pass or fail predictions against limits, for pipelines.
 
-    Give at least one limit: --max-ece 0.02, --max-sce, --max-mce, --max-smooth-ece, --max-nll, --max-brier, or
-    --max-NAME of any other metric of which less is better. A limit on an error is a share: 0.02 is 2 %.
+    Example: macc check predictions.npz --max-ece 0.02
 
-    Made for pipelines: the last line says why. With two classes the ECE, MCE and smooth ECE of the positive class
-    are checked, because the errors of the two classes can cancel in those of the predicted one, which
-    --max-top-label-ece limits. With --by every group has to keep the limits, and the worst one is named first.
+    Writes: nothing. Exits 0 when the upper end of each interval is within its
+    limit, 1 when one is not; the last line says why. 2 means that the file
+    could not be read.
+
+    Limits: --max-ece, --max-sce, --max-mce, --max-smooth-ece, --max-nll,
+    --max-brier, or --max-NAME of any other metric that should be small. Give at
+    least one. A limit on an error is a share: 0.02 is 2 %.
+
+    With two classes the errors of the positive class are checked, because the
+    errors of both classes can cancel in those of the predicted class;
+    --max-top-label-ece limits the latter. With --by every group has to keep the
+    limits, and with --multi-label every label; the worst one comes first.
     """
     from macc.metrics import evaluate_groups
     from macc.metrics.correctness import metrics_of_answers
     from macc.metrics.limits import broken_limits, kept_limits, limited
+    from macc.predictions import Maps, groups_of
 
     asked = _limits(context.meta["limits"])
-    source = _opened(file, labels, reading, positive, by, groups, max_rows_in_memory)
+    if multi_label:
+        several.refuse_options(
+            {"--by": by, "--groups": groups, "--normalise": normalise, "--positive": positive}
+            | {"--ignore-index": ignore_index, "--weight-column": weight_column}
+        )
+        labelled = several.read(file, labels, reading, max_rows_in_memory)
+        several.check(labelled, asked, bins=bins, confidence=confidence)
+        return
+    reading["weight_column"] = weight_column
+    source = _opened(file, labels, reading, positive, by, groups, max_rows_in_memory, ignore_index)
     limits: dict[str, float] = {}
     for name, limit in asked.items():
         metric = limited(name, source.num_classes)
@@ -279,6 +388,7 @@ def check(
                 bins=bins,
                 confidence=confidence,
                 from_logits=loaded.from_logits,
+                weights=loaded.weights,
                 normalise=normalise,
                 on_progress=on_progress,
             )
@@ -291,11 +401,11 @@ def check(
             raise typer.Exit(1)
         return
     with progress("measuring") as on_progress:
-        if source.num_rows > max_rows_in_memory:
+        if isinstance(source, Maps) or source.rows_in_memory() > max_rows_in_memory:
             from macc.metrics.streaming import check_streamed
             from macc.predictions import stream
 
-            check_streamed(list(limits), source.num_classes)
+            check_streamed(list(limits), source.num_classes, images=source.dense)
             sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
             report = sums.report(confidence=confidence, metrics=list(limits))
         else:
@@ -309,6 +419,7 @@ def check(
                 bins=bins,
                 confidence=confidence,
                 from_logits=loaded.from_logits,
+                weights=loaded.weights,
                 normalise=normalise,
                 on_progress=on_progress,
             )
@@ -325,7 +436,11 @@ def check(
 def compare(
     reading: Reading,
     a: Annotated[
-        Path, typer.Argument(help="Predictions of model A: .npz, .npy, .csv or .parquet.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Predictions of model A: .npz, .npy, .csv or .parquet; of maps an .npz, .npy or a folder.",
+            show_default=False,
+        ),
     ],
     b: Annotated[
         Path, typer.Argument(help="Predictions of model B on the same samples.", show_default=False)
@@ -339,23 +454,33 @@ def compare(
     resamples: Resamples = 1000,
     json: Json = None,
     max_rows_in_memory: MaxRows = 5_000_000,
+    ignore_index: IgnoreIndex = None,
+    weight_column: WeightColumn = None,
 ) -> None:
-    """Show the difference of each metric between two models on the same samples, with paired intervals."""
+    """Compare two models on the same samples, with paired intervals.
+
+    Example: macc compare a.npz b.npz --metrics accuracy,nll,ece
+
+    Writes: nothing, unless --json names a file. The table has the difference of
+    each metric, A minus B, and says which are significant.
+    """
     from macc.io.writing import check_outputs
     from macc.metrics import compare as difference
     from macc.metrics.correctness import metrics_of_answers
-    from macc.predictions import check_same_files, check_same_samples
+    from macc.predictions import Maps, check_same_files, check_same_samples
 
     check_outputs({"--json": json}, [a, b, labels])
     # Only an .npy needs labels of its own; the other file may hold them.
     arrays = [file.suffix.lower() == ".npy" for file in (a, b)]
-    reading |= {"positive": positive, "beside": [a, b], "answers": True}
+    reading |= {"positive": positive, "beside": [a, b], "answers": True, "weight_column": weight_column}
     sources = [
-        open_file(file, labels if array or not any(arrays) else None, reading)
+        open_file_or_maps(file, labels if array or not any(arrays) else None, reading, ignore_index)
         for file, array in zip((a, b), arrays, strict=True)
     ]
     wanted = listed(metrics)
-    large = max(source.num_rows for source in sources) > max_rows_in_memory
+    large = any(
+        isinstance(source, Maps) or source.rows_in_memory() > max_rows_in_memory for source in sources
+    )
     if any(source.answers for source in sources):
         if not all(source.answers for source in sources):
             raise ValueError(f"one of {a} and {b} has answers and the other classes; they cannot be compared")
@@ -385,6 +510,7 @@ def compare(
                 one.labels,
                 classes=one.classes or two.classes,
                 from_logits=both_logits,
+                weights=one.weights,
                 **asked,
             )
     also_write(json, result.to_dict())

@@ -33,7 +33,9 @@ Time = Annotated[
 ]
 RowId = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="The column that tells rows of one time apart.", show_default=False),
+    typer.Option(
+        metavar="COLUMN", help="The column that distinguishes rows of one time.", show_default=False
+    ),
 ]
 Span = Annotated[
     str | None, typer.Option(metavar="LENGTH", help="Length of a window, such as 12h; 1d if not given.")
@@ -96,11 +98,18 @@ def log(
     plot: Plot = None,
     prometheus: Prometheus = None,
 ) -> None:
-    """Look at a whole log: confidence, accuracy and calibration over time, and whether there is an alarm.
+    """Show a whole log over time, and whether there is an alarm.
 
-    Rows stand in the order of their times. A label may be missing: such rows have an estimated accuracy, from their
-    confidences. The alarm is raised when the mean of accuracy minus confidence is not what it should be; it may be
-    looked at after every row, and is false with probability --alpha at most over the whole life. Exits 1 on an alarm.
+    Example: macc monitor log.csv --time when --baseline val.npz
+
+    Writes: nothing, unless --json, --plot or --prometheus names a file. Exits 1
+    on an alarm.
+
+    Rows stand in the order of their times. Labels may be missing: the accuracy
+    of such rows is estimated from their confidences. There is an alarm when the
+    mean of accuracy minus confidence is not what it should be. You may look
+    after every row: a false alarm has at most the probability --alpha over the
+    whole life of the model.
     """
     _check_outputs([file, baseline], json, plot, prometheus)
     from macc.monitor import Monitor
@@ -164,10 +173,16 @@ def update(
     plot: Plot = None,
     prometheus: Prometheus = None,
 ) -> None:
-    """Add a batch to a state, which the first one makes; made for a cron job.
+    """Add a batch to a state; made for a cron job.
 
-    The state is written whole, after the last row. A command that was killed is given again: a batch that was counted
-    is not counted twice. Options of the alarm are those of the first batch. Exits 1 once the alarm was raised.
+    Example: macc monitor update model.state today.csv --time when
+
+    Writes: the state, which the first batch creates, and what --json, --plot
+    and --prometheus name. Exits 1 once there was an alarm.
+
+    The state is written as a whole, after the last row. If the command was
+    killed, give it again: no batch is counted twice. The options of the alarm
+    are those of the first batch.
     """
     from filelock import FileLock
 
@@ -218,7 +233,13 @@ def show(
     plot: Plot = None,
     prometheus: Prometheus = None,
 ) -> None:
-    """Print what a state has to say. Exits 1 once the alarm was raised."""
+    """Show what a state says.
+
+    Example: macc monitor show model.state
+
+    Writes: nothing, unless --json, --plot or --prometheus names a file. Exits 1
+    once there was an alarm.
+    """
     from macc.monitor import Monitor
 
     _check_outputs([state], json, plot, prometheus)
@@ -237,7 +258,13 @@ def merge(
     plot: Plot = None,
     prometheus: Prometheus = None,
 ) -> None:
-    """Put the states of several machines together; what several of them have counts once. Exits 1 on an alarm."""
+    """Combine the states of several machines.
+
+    Example: macc monitor merge east.state west.state -o all.state
+
+    Writes: the merged state to -o, if given. Rows that several states have
+    count once. Exits 1 on an alarm.
+    """
     from macc.monitor import Monitor
 
     _check_outputs(states, json, plot, prometheus)

@@ -12,6 +12,7 @@ from macc.cli.options import (
     Json,
     Normalise,
     Reading,
+    WeightColumn,
     also_write,
     load_file,
     open_file,
@@ -87,15 +88,19 @@ def sets(
     normalise: Normalise = False,
     confidence: Confidence = 0.95,
     json: Json = None,
+    weight_column: WeightColumn = None,
 ) -> None:
-    """Find sets of classes that contain the right one as often as asked: fit on VAL, apply to TEST.
+    """Find sets of classes that contain the right one as often as asked.
 
-    Split conformal prediction: whatever the model, the right class is in the set of a new sample with the probability
-    --coverage, if new samples come from the same source as those of VAL. Where TEST has labels, the coverage is
-    measured, and the command exits 1 when it is lower than chance explains.
+    Example: macc sets --fit val.npz --apply test.npz -o sets.csv
 
-    OUT has a 1 for each class in the set and a 0 for the others. The fitted sets are written beside it, as OUT with
-    the ending .json, for --load.
+    Writes: to OUT a 1 for each class in the set and a 0 for the others, and the
+    fitted sets beside it, as OUT with the ending .json, for --load.
+
+    This is split conformal prediction. Whatever the model, the set of a new
+    sample contains the right class with probability --coverage, if new samples
+    come from the same source as those of VAL. Where TEST has labels, coverage
+    is measured, and the command exits 1 when it is significantly too low.
     """
     from macc import posthoc
     from macc.io.writing import check_outputs
@@ -118,7 +123,7 @@ def sets(
         {"-o": rows_to, "the fitted sets of -o": saved, "--json": json},
         [fit, load, apply, fit_labels, apply_labels],
     )
-    reading |= {"beside": [file for file in (fit, apply) if file is not None]}
+    reading |= {"beside": [file for file in (fit, apply) if file is not None], "weight_column": weight_column}
     if fit is not None:
         val = load_file(fit, fit_labels, reading, normalise)
         found = posthoc.Sets.fit(
@@ -133,6 +138,7 @@ def sets(
             rank=rank,
             from_logits=val.from_logits,
             normalise=normalise,
+            weights=val.weights,
         )
         classes = val.classes
     else:
@@ -152,6 +158,7 @@ def sets(
                 from_logits=test.from_logits,
                 normalise=normalise,
                 classes=test.classes or classes,
+                weights=test.weights,
             )
         if rows_to is not None:
             write_sets(found, source, rows_to, label_column=reading["label_column"], normalise=normalise)

@@ -1,4 +1,6 @@
-"""Options that several commands share, and what they do with them: open files, show progress, write numbers."""
+"""Options that several commands share, and what they do with them: open files, show progress, write
+numbers.
+"""
 
 import inspect
 import json
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from macc.predictions import Loaded, Source
+    from macc.predictions import Loaded, Maps, Source
 
 
 Verify = Annotated[
@@ -36,6 +38,24 @@ ImageSize = Annotated[
 
 
 File = Annotated[Path, typer.Argument(help="Predictions: .npz, .npy, .csv or .parquet.", show_default=False)]
+
+
+FileOrMaps = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Predictions: .npz, .npy, .csv or .parquet; of maps an .npz, .npy or a folder.",
+        show_default=False,
+    ),
+]
+
+
+IgnoreIndex = Annotated[
+    int | None,
+    typer.Option(
+        metavar="LABEL", help="Of maps, the label of pixels to leave out, such as 255.", show_default=False
+    ),
+]
 
 
 Labels = Annotated[
@@ -87,7 +107,9 @@ def how_to_read(
 
 
 def reads_predictions(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of ``how_to_read``, which reach it as the one argument ``reading``."""
+    """Give a command the options of ``how_to_read``, which reach it as the one argument
+    ``reading``.
+    """
     options = inspect.signature(how_to_read).parameters
     own = inspect.signature(command)
     kept = [parameter for name, parameter in own.parameters.items() if name != "reading"]
@@ -102,6 +124,16 @@ def reads_predictions(command: Callable[..., None]) -> Callable[..., None]:
         name: parameter.annotation for name, parameter in own.parameters.items() if name != "reading"
     } | {name: parameter.annotation for name, parameter in options.items()}
     return run
+
+
+WeightColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How often each sample counts: a column of a .csv or .parquet, or an array of an .npz.",
+        show_default=False,
+    ),
+]
 
 
 Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
@@ -219,27 +251,18 @@ def open_file(file: Path, labels: Path | None, reading: Reading) -> "Source":
     return open_source(file, labels, **reading)
 
 
+def open_file_or_maps(
+    file: Path, labels: Path | None, reading: Reading, ignore_index: int | None
+) -> "Source | Maps":
+    """A file of predictions, or maps of whole images, opened and not read yet."""
+    from macc.predictions import open_any
+
+    return open_any(file, labels, ignore_index=ignore_index, **reading)
+
+
 def carried(file: Path, by: list[str] | None, groups: Path | None) -> list[str]:
     """The columns of groups that a table holds itself, which are no classes."""
     return by if by and groups is None and file.suffix.lower() in (".csv", ".parquet") else []
-
-
-def groups_of_rows(file: Path, columns: list[str], groups: Path | None, num_rows: int) -> list[str]:
-    """The group of each row of a file, from a column of it or of a second one."""
-    from macc.predictions import read_groups
-
-    given = read_groups(file if groups is None else groups, columns)
-    if len(given) != num_rows:
-        raise ValueError(f"{groups} has {len(given)} rows and {file} has {num_rows}; they must pair up")
-    return given
-
-
-def groups_of(
-    file: Path, loaded: "Loaded", columns: list[str], groups: Path | None, num_rows: int
-) -> list[str]:
-    """The group of each sample that was loaded, from a column of its file or of a second one."""
-    given = groups_of_rows(file, columns, groups, num_rows)
-    return given if loaded.rows is None else [given[row] for row in loaded.rows.tolist()]
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from macc.cli import labels as several
 from macc.cli.app import app, say
+from macc.cli.labels import MultiLabel
 from macc.cli.options import (
     ApplyLabels,
     Bins,
@@ -18,10 +20,10 @@ from macc.cli.options import (
     Normalise,
     Positive,
     Reading,
+    Resamples,
+    WeightColumn,
     also_write,
     carried,
-    groups_of,
-    groups_of_rows,
     load_file,
     open_file,
     progress,
@@ -71,6 +73,7 @@ def calibrate(
     positive: Positive = None,
     bins: Bins = 15,
     confidence: Confidence = 0.95,
+    resamples: Resamples = 1000,
     json: Json = None,
     by: CalibrateBy = None,
     fit_groups: Annotated[
@@ -84,17 +87,24 @@ def calibrate(
         Path | None,
         typer.Option(metavar="FILE", help="Where the columns of --by are for --apply, if not in it."),
     ] = None,
+    weight_column: WeightColumn = None,
 ) -> None:
-    """Repair confidence without training: fit on VAL, apply to TEST, show before and after.
+    """Repair confidence without training: fit on VAL, apply to TEST.
 
-    Writes the calibrated probabilities to OUT and the calibrator beside it, as OUT with the ending .json. With --by, groups
-    get maps of their own where cross-validation says that these pay, and the common map otherwise.
+    Example: macc calibrate --fit val.npz --apply test.npz -o calibrated.npz
+
+    Writes: the calibrated probabilities to OUT, and the calibrator beside it,
+    as OUT with the ending .json. Prints the metrics before and after.
+
+    With --by, groups get maps of their own where cross-validation shows a gain,
+    and the common map elsewhere.
     """
     from macc.io.writing import check_outputs
     from macc.posthoc.applying import check_kind, write_calibrated
     from macc.posthoc.repair import files_of, pooled, repair
+    from macc.predictions import groups_of, groups_of_rows
 
-    reading["answers"] = True
+    reading |= {"answers": True, "weight_column": weight_column}
     if output is None:
         # An .npz has no columns, by which answers are known.
         looked = {**reading, "carry": carried(apply, by, apply_groups)}
@@ -145,6 +155,7 @@ def calibrate(
             positive=positive,
             bins=bins,
             confidence=confidence,
+            resamples=resamples,
             groups=None if tested is None else (groups, tested),
             on_progress=on_progress,
         )
@@ -180,10 +191,11 @@ def apply_calibrator(
     by: CalibrateBy = None,
     groups: GroupsFile = None,
 ) -> None:
-    """Repair the confidence of more predictions, with or without labels, by a calibrator fitted before.
+    """Repair more predictions with a calibrator that was fitted before.
 
-    Classes have to stand in the order of the fit, which is checked where both files name them. Columns keep their
-    names; labels, names of samples and other columns come along.
+    Example: macc apply calibrated.json new.npz -o new-calibrated.npz
+
+    Writes: the calibrated probabilities to OUT. The file needs no labels.
     """
     from macc.io.writing import check_outputs
     from macc.posthoc.applying import (
@@ -194,6 +206,7 @@ def apply_calibrator(
         write_calibrated,
     )
     from macc.posthoc.repair import check_classes, described
+    from macc.predictions import groups_of_rows
     from macc.tables import thousands
 
     check_kind(output)
@@ -226,8 +239,13 @@ def threshold(
     file: File,
     labels: Labels = None,
     risk: Annotated[
-        float, typer.Option(help="Share of accepted predictions that may be wrong: 0.02 is 2 %.")
-    ] = 0.02,
+        float | None,
+        typer.Option(
+            help="Share of accepted predictions that may be wrong: 0.02 is 2 %, and that if not given; with --multi-label the "
+            "largest F1 of each label if not given.",
+            show_default=False,
+        ),
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Chance with which the risk has to be kept.")] = 0.95,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="TEST", help="See whether it holds on these.")
@@ -244,26 +262,50 @@ def threshold(
         ),
     ] = None,
     json: Json = None,
+    multi_label: MultiLabel = False,
+    weight_column: WeightColumn = None,
 ) -> None:
-    """Find the confidence from which on predictions can be accepted, the rest being handed to a person.
+    """Find which predictions to accept and which to hand to a person.
 
-    Exits 1 when there is none, or when it does not hold on TEST.
+    Example: macc threshold val.npz --risk 0.05 --check test.npz
+
+    Writes: nothing, unless --json names a file. Prints the confidence from
+    which predictions can be accepted. Exits 1 when there is none, or when it
+    does not hold on TEST.
+
+    With --multi-label it finds, for each label, the probability from which the
+    label is given.
     """
     from macc import posthoc
     from macc.io.writing import check_outputs
 
     check_outputs({"--json": json}, [file, labels, check, check_labels])
+    if multi_label:
+        several.refuse_options(
+            {"--normalise": normalise, "--positive": positive, "--weight-column": weight_column}
+        )
+        several.threshold(
+            several.read(file, labels, reading),
+            None if check is None else several.read(check, check_labels, reading),
+            check=check,
+            risk=risk,
+            confidence=confidence,
+            json=json,
+        )
+        return
     reading |= {"positive": positive, "beside": [file] if check is None else [file, check], "answers": True}
+    reading["weight_column"] = weight_column
     val = load_file(file, labels, reading, normalise)
     test = None if check is None else load_file(check, check_labels, reading, normalise)
     found = posthoc.threshold(
         val.scores,
         val.labels,
-        risk=risk,
+        risk=0.02 if risk is None else risk,
         confidence=confidence,
         from_logits=val.from_logits,
         normalise=normalise,
         answers=val.answers,
+        weights=val.weights,
     )
     seen = None
     if test is not None and found.threshold is not None:
@@ -274,6 +316,7 @@ def threshold(
             from_logits=test.from_logits,
             normalise=normalise,
             answers=test.answers,
+            weights=test.weights,
         )
     also_write(json, {"threshold": found.to_dict(), "check": None if seen is None else seen.to_dict()})
     say(str(found) if seen is None else f"{found}\n{check}: {seen}")

@@ -47,7 +47,13 @@ def export(
     ] = "lac",
     data: DataFolder = None,
 ) -> None:
-    """Write a model as one file: normalisation, network, calibrator, certainty, threshold and sets inside."""
+    """Write a model as one file, for other programs.
+
+    Example: macc export runs/digits-small_cnn-* -o model.onnx
+
+    Writes: one file with normalisation, network, calibrator, certainty,
+    threshold and, with --coverage, sets of classes.
+    """
     from macc import ship
     from macc.ship import files
 
@@ -81,8 +87,15 @@ def auto(
     root: DataFolder = None,
     verify: Verify = True,
 ) -> None:
-    """Train a short list of methods and ship the best; started again, it resumes."""
+    """Train a short list of methods, and ship the best.
+
+    Example: macc auto arrays:embeddings.npz --budget 30m -o model.safetensors
+
+    Writes: the model, its runs below --out, and a report of the comparison. The
+    same command again resumes.
+    """
     from macc import ship, training
+    from macc.cli import displays
     from macc.experiments import auto as automatic
     from macc.report import experiment, page
     from macc.ship import files
@@ -90,7 +103,12 @@ def auto(
     ship.check_name(output)
     try:
         found = automatic.auto(
-            data, budget=automatic.seconds(budget), out=out, root=root, verify=verify, show=True
+            data,
+            budget=automatic.seconds(budget),
+            out=out,
+            root=root,
+            verify=verify,
+            listener=displays.Trainings(),
         )
     except training.Interrupted as stopped:
         typer.echo(f"macc: {stopped}", err=True)
@@ -117,7 +135,13 @@ def card(
         "README.md"
     ),
 ) -> None:
-    """Write a model card: data, method, calibrated metrics, classes, thresholds and limits."""
+    """Write a model card.
+
+    Example: macc card runs/digits-small_cnn-* -o README.md
+
+    Writes: a Markdown file with data, method, calibrated metrics, classes,
+    thresholds and limits, and its reliability diagram.
+    """
     from macc import ship
 
     say("\n".join(map(str, ship.card(run, output))))

@@ -28,13 +28,21 @@ def train(
     data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
     verify: Verify = True,
 ) -> None:
-    """Train a recipe; started again, it resumes where it was stopped."""
-    from macc import training
-    from macc.cli import runs
+    """Train a recipe. The same command again resumes it.
 
+    Example: macc train digits --loss "CrossEntropy + MACC(warmup=100)"
+
+    Writes: a run folder below --out, with weights, predictions, a calibrator
+    and metrics. A finished run is found again and not trained twice.
+    """
+    from macc import training
+    from macc.cli import displays, runs
+    from macc.training.allocation import keep_freed_memory
+
+    keep_freed_memory()
     chosen = training.load(recipe, scale=scale, loss=loss, seed=seed, overrides=changes or [])
     try:
-        run = training.fit(chosen, out=out, root=data, verify=verify, show=True)
+        run = training.fit(chosen, out=out, root=data, verify=verify, display=displays.of_training())
     except training.Interrupted as stopped:
         if str(stopped):
             typer.echo(f"macc: {stopped}", err=True)
@@ -70,7 +78,13 @@ def predict(
     ] = None,
     verify: Verify = True,
 ) -> None:
-    """Write the logits of a finished run for more data."""
+    """Predict more data with a finished run.
+
+    Example: macc predict runs/digits-small_cnn-* --on digits
+
+    Writes: an .npz with logits and labels for each test set, into the
+    predictions of the run or to -o.
+    """
     from macc import data as datasets
     from macc import training
 
@@ -89,7 +103,12 @@ def ensemble(
     output: Annotated[Path, typer.Option("-o", "--output", help="The .npz to write.")],
     split: Annotated[str, typer.Option(help="Which of their predictions.")] = "test",
 ) -> None:
-    """Average the probabilities of several runs."""
+    """Average the probabilities of several runs.
+
+    Example: macc ensemble runs/digits-* -o ensemble.npz
+
+    Writes: an .npz that `macc evaluate` and the other commands read.
+    """
     from macc import training
 
     say(training.ensemble([training.open_run(run) for run in runs], output, split=split))
@@ -97,7 +116,10 @@ def ensemble(
 
 @recipe_app.command("list")
 def recipe_list() -> None:
-    """The recipes that come with macc, and what each needs."""
+    """List the recipes that come with macc, and what each needs.
+
+    Example: macc recipe list
+    """
     from macc.cli import runs
 
     say(runs.recipes().text())
@@ -113,7 +135,12 @@ def recipe_show(
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
     scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "full",
 ) -> None:
-    """A recipe as it would be trained, with the source of each value."""
+    """Show a complete recipe, with the source of each value.
+
+    Example: macc recipe show digits --scale smoke > mine.yaml
+
+    Writes: nothing. The text is a recipe file: change it and train it.
+    """
     from macc import training
 
     chosen = training.load(name, scale=scale, loss=loss, seed=seed, overrides=changes or [])
@@ -122,7 +149,10 @@ def recipe_show(
 
 @recipe_app.command("schema")
 def recipe_schema() -> None:
-    """The JSON schema of a recipe file, for editors."""
+    """Print the JSON schema of a recipe file, for editors.
+
+    Example: macc recipe schema > recipe.schema.json
+    """
     import json
 
     from macc.training.loading import schema

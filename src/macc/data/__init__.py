@@ -1,7 +1,7 @@
 """Data sets in their splits, verified and fast to feed.
 
-``load(name)`` reads one; ``splits.batches("train", ...)`` feeds it. A new set is one file and one line here;
-``load``, ``macc data list`` and the contract tests find it by that line.
+``load(name)`` reads one; ``splits.batches("train", ...)`` feeds it. A new set is one file and one
+line here; ``load``, ``macc data list`` and the contract tests find it by that line.
 """
 
 from macc.data import corruptions as corruptions

@@ -1,7 +1,7 @@
 """Unpacking archives that nobody has to trust.
 
-Only regular files and folders come out, below the folder asked for, under their final names only once
-they are complete.
+Only regular files and folders come out, below the folder asked for, under their final names only
+once they are complete.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Batches cut, augmented and normalised as whole-batch tensor operations on the training device.
 
-All randomness of an epoch is drawn at its start from the generator given, on the CPU: what happens to
-an image depends neither on the batch size nor on the device, and breaking off an epoch leaves the
-generator where a complete one would.
+All randomness of an epoch is drawn at its start from the generator given, on the CPU: what happens
+to an image depends neither on the batch size nor on the device, and breaking off an epoch leaves
+the generator where a complete one would.
 """
 
 from collections.abc import Iterator
@@ -92,8 +92,8 @@ def _turn(images: Tensor, turns: Tensor) -> Tensor:
 class _Bordered:
     """Images, and their mirror images, with a border of zeros, of which a crop is a part.
 
-    Every row of a crop is a window of ``W`` neighbouring values in the buffer: one `index_select` of windows,
-    which copies whole rows, is ten times faster than a gather of single pixels.
+    Every row of a crop is a window of ``W`` neighbouring values in the buffer: one `index_select`
+    of windows, which copies whole rows, is ten times faster than a gather of single pixels.
 
     Args:
         buffer: ``(1 or 2, N, C, H + 2 pad, W + 2 pad)``.
@@ -138,14 +138,15 @@ class Batches:
     Args:
         part: The samples, on any device; ``part.to(device)`` first is fastest for small sets.
         batch_size: Samples in a batch.
-        generator: Shuffles, and draws the augmentation; without one, samples come in order, unchanged.
-            Its state at the start of an epoch reproduces that epoch.
+        generator: Shuffles, and draws the augmentation; without one, samples come in order,
+            unchanged. Its state at the start of an epoch reproduces that epoch.
         augmentation: Random changes of images; needs a generator.
         normalisation: Applied last; without one, uint8 images are scaled to ``[0, 1]``.
         device: Where the batches are wanted; where the samples are, if not given.
         drop_last: Leave out a last batch that is smaller than the others.
         rank: Which of the equal shares of every batch this process takes.
-        processes: Number of processes that share every batch; rows that do not divide among them are left out.
+        processes: Number of processes that share every batch; rows that do not divide among them
+            are left out.
 
     Example:
         >>> part = Part(inputs=torch.zeros(10, 1, 8, 8, dtype=torch.uint8), labels=torch.arange(10))
@@ -225,7 +226,9 @@ class Batches:
 
     @cached_property
     def _bordered(self) -> _Bordered | None:
-        """All images with their borders, made once where they are small. Crops are then cut straight from them."""
+        """All images with their borders, made once where they are small. Crops are then cut
+        straight from them.
+        """
         wanted, images = self.augmentation, self.part.inputs
         if wanted is None or wanted.rotate or not (wanted.pad or wanted.flip) or images.ndim != 4:
             return None

@@ -1,7 +1,7 @@
 """Corrupted test sets: their names, and their files in the layout of CIFAR-10-C.
 
-A cell is one corruption at one of five levels. A file holds the five cells of a corruption one after another,
-``(5 N, H, W, C)`` bytes; ``labels.npy`` has the labels.
+A cell is one corruption at one of five levels. A file holds the five cells of a corruption one
+after another, ``(5 N, H, W, C)`` bytes; ``labels.npy`` has the labels.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,9 @@ def choose(
     standard: Sequence[str] = STANDARD,
     every: Sequence[str] = (*STANDARD, *EXTRA),
 ) -> tuple[str, ...]:
-    """The corruptions to read: those asked for, else all where the extra ones are there, else the standard ones."""
+    """The corruptions to read: those asked for, else all where the extra ones are there, else the
+    standard ones.
+    """
     if wanted is None:
         wanted = every if present >= set(every) - set(standard) else standard
     elif unknown := [one for one in wanted if one not in every]:
@@ -65,7 +67,8 @@ def choose(
 
 
 def read_cells(name: str, folder: Path, clean: Splits, *, corruptions: Sequence[str], verify: bool) -> Splits:
-    """The clean set with the cells of ``folder`` as its shifts; pixels stay in their files until they are used.
+    """The clean set with the cells of ``folder`` as its shifts; pixels stay in their files until
+    they are used.
 
     Args:
         name: Of the new set.

@@ -118,19 +118,20 @@ def load(
     """A data set by its name, in its splits.
 
     Args:
-        name: For example ``"digits"`` (embedded, needs no file) or ``"cifar10"``; your own files are
-            ``"arrays:PATH"`` (.npz or .parquet) and ``"folder:PATH"`` (one folder of images per class).
-            ``macc data list`` prints all. Sets with options are functions of the same name in
-            ``macc.data``: ``macc.data.synthetic(train=10_000)``.
-        root: The folder with data files; ``$MACC_DATA`` if not given, then a folder of the user's cache.
-            A relative ``PATH`` in ``name`` is below ``root`` where that is given, else below the
-            current folder.
+        name: For example ``"digits"`` (embedded, needs no file) or ``"cifar10"``; your own files
+            are ``"arrays:PATH"`` (.npz or .parquet) and ``"folder:PATH"`` (one folder of images per
+            class). ``macc data list`` prints all. Sets with options are functions of the same name
+            in ``macc.data``: ``macc.data.synthetic(train=10_000)``.
+        root: The folder with data files; ``$MACC_DATA`` if not given, then a folder of the user's
+            cache. A relative ``PATH`` in ``name`` is below ``root`` where that is given, else below
+            the current folder.
         verify: Check files against their published checksums before they are opened.
         cut: Of your own files: cut splits that are not there from the training samples; see
             :func:`macc.data.arrays`.
 
     Returns:
-        ``train``, ``val``, ``test`` and ``shifts``, each with ``len()``, ``.inputs`` and ``.labels``.
+        ``train``, ``val``, ``test`` and ``shifts``, each with ``len()``, ``.inputs`` and
+        ``.labels``.
 
     Example:
         >>> splits = load("digits")

@@ -1,4 +1,6 @@
-"""Image files decoded once into a memory-mapped cache: for a user's folders and for published trees of images."""
+"""Image files decoded once into a memory-mapped cache: for a user's folders and for published trees
+of images.
+"""
 
 import hashlib
 import json
@@ -49,8 +51,8 @@ class Form:
 
     Args:
         channels: 3 for colour, 1 for grey.
-        size: Height and width; ``None`` keeps images that all have one size of at most ``largest`` pixels and
-            brings others to ``largest``.
+        size: Height and width; ``None`` keeps images that all have one size of at most ``largest``
+            pixels and brings others to ``largest``.
         largest: See ``size``.
         how: See :data:`Resizing`.
     """
@@ -73,14 +75,15 @@ class Images:
 def decoded(source: Path, *, name: str, layout: Any, scan: Scan, form: Form) -> Images:
     """The images below a folder or in an archive of one, from the cache or decoded into it.
 
-    Images are decoded in parallel, under a key made of the names, sizes and times of the files: a second start
-    reads nothing, a changed folder is decoded anew.
+    Images are decoded in parallel, under a key made of the names, sizes and times of the files: a
+    second start reads nothing, a changed folder is decoded anew.
 
     Args:
         source: The folder, or the archive.
         name: What it is called in the cache.
         layout: Whatever else decides what ``scan`` finds.
-        scan: The images of each part of a folder, in order; classes are the sorted labels of the first part.
+        scan: The images of each part of a folder, in order; classes are the sorted labels of the
+            first part.
         form: What to bring them to.
     """
     settings = [CACHE_VERSION, vars(form), layout]
@@ -152,7 +155,9 @@ def only_folder(root: Path) -> Path:
 
 
 def eight_bit(image: Any) -> Any:
-    """A Pillow image with 8 bits a channel: 16-bit greys are scaled, since Pillow would cut them off at 255."""
+    """A Pillow image with 8 bits a channel: 16-bit greys are scaled, since Pillow would cut them
+    off at 255.
+    """
     from PIL import Image
 
     if image.mode != "F" and not image.mode.startswith("I"):
@@ -208,7 +213,8 @@ def _build(kept: Path, parts: dict[str, list[LabelledImage]], form: Form) -> Non
             "the decoded images need",
             "choose a smaller `size`, or say where there is room with $MACC_CACHE",
         )
-        # Inside a scratch folder, because that one is closed to other users and the cache may be shared.
+        # Inside a scratch folder, because that one is closed to other users and the cache may be
+        # shared.
         with tempfile.TemporaryDirectory(prefix=".decoding-", dir=kept.parent) as scratch:
             building = Path(scratch) / "new"
             building.mkdir()
@@ -280,7 +286,8 @@ def _decoded(path: Any, height: int, width: int, form: Form) -> Array:
     mode = "RGB" if form.channels == 3 else "L"
     with _opened(path) as image:
         if form.how != "centre":
-            # JPEG files can be decoded smaller at once; twice the wanted size leaves the scaling its quality.
+            # JPEG files can be decoded smaller at once; twice the wanted size leaves the scaling
+            # its quality.
             image.draft(mode, (2 * width, 2 * height))
         upright = eight_bit(ImageOps.exif_transpose(image)).convert(mode)
         if upright.size != (width, height):

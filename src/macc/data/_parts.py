@@ -1,6 +1,7 @@
 """One split of a data set, and how its inputs are prepared: plain values, no code of a trainer.
 
-Shape legend: ``N`` samples, ``C`` channels, ``H`` × ``W`` pixels, ``D`` features, ``L`` tokens, ``K`` classes.
+Shape legend: ``N`` samples, ``C`` channels, ``H`` × ``W`` pixels, ``D`` features, ``L`` tokens,
+``K`` classes.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ from torch import Tensor
 Resizing = Literal["fit", "centre", "squash"]
 """How images get their size.
 
-``"fit"`` scales the shorter side and cuts out the centre, ``"centre"`` cuts the centre out of images that are large
-enough and fits others, ``"squash"`` scales both sides.
+``"fit"`` scales the shorter side and cuts out the centre, ``"centre"`` cuts the centre out of
+images that are large enough and fits others, ``"squash"`` scales both sides.
 """
 
 
@@ -43,7 +44,8 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Mean and standard deviation to subtract and divide by: per channel of an image, or per feature.
+    """Mean and standard deviation to subtract and divide by: per channel of an image, or per
+    feature.
 
     Images are scaled to ``[0, 1]`` first, so the values are in that unit.
 
@@ -87,7 +89,9 @@ class Normalisation:
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Normalised float32 inputs: images ``(N, C, H, W)`` by channel, features ``(N, D)`` by column."""
+        """Normalised float32 inputs: images ``(N, C, H, W)`` by channel, features ``(N, D)`` by
+        column.
+        """
         if inputs.shape[1] != len(self.mean):
             what = "channels" if inputs.ndim == 4 else "features"
             raise ValueError(
@@ -104,7 +108,9 @@ class Normalisation:
 def _constants(
     normalisation: Normalisation, unit: float, axes: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What to subtract and to multiply with; kept, because a batch is quicker than making them anew."""
+    """What to subtract and to multiply with; kept, because a batch is quicker than making them
+    anew.
+    """
     shape = (1, -1, *(1,) * (axes - 2))
     mean, std = (torch.tensor(value, device=device) for value in (normalisation.mean, normalisation.std))
     return (unit * mean).view(shape), (1 / (unit * std)).view(shape)
@@ -115,7 +121,8 @@ class Part:
     """Inputs and labels of one split.
 
     Args:
-        inputs: Images ``(N, C, H, W)`` (uint8, or float in ``[0, 1]``), features ``(N, D)`` or tokens ``(N, L)``.
+        inputs: Images ``(N, C, H, W)`` (uint8, or float in ``[0, 1]``), features ``(N, D)`` or
+            tokens ``(N, L)``.
         labels: Class indices, ``(N,)``, int64.
         probs: The true class probabilities ``(N, K)``, where they are known (synthetic data).
 
@@ -163,12 +170,15 @@ class Part:
         )
 
     def to(self, device: torch.device | str) -> "Part":
-        """The same samples on a device; small sets train fastest when they live where the model does."""
+        """The same samples on a device; small sets train fastest when they live where the model
+        does.
+        """
         probs = None if self.probs is None else self.probs.to(device)
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), probs=probs)
 
     def subset(self, size: int, *, seed: int) -> "Part":
-        """``size`` samples drawn without replacement, every class in the share it has, in the old order.
+        """``size`` samples drawn without replacement, every class in the share it has, in the old
+        order.
 
         Example:
             >>> part = Part(inputs=torch.zeros(90, 2), labels=torch.arange(90) % 3)
@@ -182,9 +192,11 @@ class Part:
         return self._draw(wanted, seed)
 
     def make_imbalanced(self, factor: float, *, seed: int) -> "Part":
-        """Fewer samples of each next class, exponentially, until the last has ``1 / factor`` of the first.
+        """Fewer samples of each next class, exponentially, until the last has ``1 / factor`` of the
+        first.
 
-        Class ``k`` of ``K`` keeps at most ``n_max · factor^(−k / (K − 1))`` samples, and at least one.
+        Class ``k`` of ``K`` keeps at most ``n_max · factor^(−k / (K − 1))`` samples, and at least
+        one.
 
         Example:
             >>> part = Part(inputs=torch.zeros(300, 2), labels=torch.arange(300) % 3)

@@ -1,8 +1,9 @@
 """Reading the pickles of published data sets without letting them run anything.
 
 A pickle may name any function of any package and call it. This reader knows plain containers, text,
-bytes, numbers and numpy arrays of numbers; whatever else a file names is refused before it is looked up.
-Arrays are rebuilt here from their bytes, so that no state from a file reaches numpy's own machinery.
+bytes, numbers and numpy arrays of numbers; whatever else a file names is refused before it is
+looked up. Arrays are rebuilt here from their bytes, so that no state from a file reaches numpy's
+own machinery.
 """
 
 import io
@@ -31,7 +32,9 @@ class _Number:
 
 
 class _Array:
-    """Stands in for an array under construction: numpy makes an empty one and fills it from a state."""
+    """Stands in for an array under construction: numpy makes an empty one and fills it from a
+    state.
+    """
 
     def __init__(self, *_: object) -> None:
         self.values = np.zeros(0, np.uint8)

@@ -19,7 +19,8 @@ Kind = Literal["image", "tokens", "features"]
 SPLIT_SEED = 100
 # Other names of a split, taken for it where the user gave none of their own.
 SYNONYMS = {"val": ("valid", "validation")}
-# Predictions are written to files named after a split, and the name may come from a file that nobody has to trust.
+# Predictions are written to files named after a split, and the name may come from a file that
+# nobody has to trust.
 NO_FILE_NAME = re.compile(r"^$|^\.|\.\.|[/\\\x00-\x1f\x7f]")
 
 
@@ -34,13 +35,15 @@ class Splits:
         train: The training samples.
         val: The validation samples; selection and post-hoc calibration use these and no others.
         test: The test samples.
-        shifts: Test sets from another distribution, by name; ``<shift>-<level>`` where there are levels.
+        shifts: Test sets from another distribution, by name; ``<shift>-<level>`` where there are
+            levels.
         normalisation: Applied to every part.
         augmentation: Applied to training batches.
         vocabulary: Of tokens: the number of ids, 0 for padding included.
         vectors: Of tokens: a vector for each id, ``(vocabulary, D)``, to start from.
         words: Of tokens: the word of each id, to show texts by and to read new ones.
-        resizing: Of images: how files of other sizes are brought to this one, see :func:`macc.data.read_images`.
+        resizing: Of images: how files of other sizes are brought to this one, see
+            :func:`macc.data.read_images`.
 
     Example:
         >>> from macc import data
@@ -124,7 +127,9 @@ class Splits:
         return {name: part.counts(self.num_classes) for name, part in self.parts().items()}
 
     def imbalance_factor(self) -> float:
-        """Training samples of the largest class for one of the smallest; infinite if a class has none."""
+        """Training samples of the largest class for one of the smallest; infinite if a class has
+        none.
+        """
         counts = self.train.counts(self.num_classes)
         return float(counts.max() / counts.min())
 
@@ -144,7 +149,8 @@ class Splits:
         Args:
             part: ``"train"``, ``"val"``, ``"test"`` or the name of a shift.
             batch_size: Samples in a batch.
-            generator: For training: shuffles and augments. Without one, samples come in order, unchanged.
+            generator: For training: shuffles and augments. Without one, samples come in order,
+                unchanged.
             device: Where the batches are wanted.
             drop_last: Leave out a last batch that is smaller than the others.
             rank: Which of the equal shares of every batch this process takes.
@@ -226,7 +232,8 @@ class Splits:
         return replace(self, train=noisy)
 
     def digest(self) -> str:
-        """A hash of samples, labels, class names, their preparation and, of tokens, the number of ids and vectors.
+        """A hash of samples, labels, class names, their preparation and, of tokens, the number of
+        ids and vectors.
 
         Equal data have an equal digest.
 
@@ -252,10 +259,11 @@ class Splits:
 
 
 def seeded_split(count: int, *shares: float) -> list[Tensor]:
-    """Indices of ``count`` samples: one group for each share, drawn one after another, then the rest.
+    """Indices of ``count`` samples: one group for each share, drawn one after another, then the
+    rest.
 
-    The rule of the code the paper follows: shuffle with a fixed seed, and the first ``int(0.1 n)`` samples
-    are the validation set. It has nothing to do with the seed of a training run.
+    The rule of the code the paper follows: shuffle with a fixed seed, and the first ``int(0.1 n)``
+    samples are the validation set. It has nothing to do with the seed of a training run.
 
     Example:
         >>> [len(group) for group in seeded_split(50_000, 0.1)]
@@ -272,7 +280,8 @@ def seeded_split(count: int, *shares: float) -> list[Tensor]:
 
 
 def stratified_split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Indices of ``int(share · n)`` samples and of the rest, every class in the share it has, by a fixed seed.
+    """Indices of ``int(share · n)`` samples and of the rest, every class in the share it has, by a
+    fixed seed.
 
     For sets without a published split: a small one keeps every class in its validation samples.
 
@@ -290,7 +299,8 @@ def stratified_split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def named_split(wanted: str, names: Mapping[str, str], present: Collection[str], where: object) -> str | None:
-    """What a split is called among those ``present``: as ``names`` says, or by a synonym; ``None`` if it is not there.
+    """What a split is called among those ``present``: as ``names`` says, or by a synonym; ``None``
+    if it is not there.
 
     Example:
         >>> named_split("val", {"train": "train", "val": "val"}, ["train", "valid"], "a.npz")
@@ -314,7 +324,9 @@ def vocabulary(parts: Iterable[Part]) -> int:
 
 
 def check_shift(name: str, where: object) -> None:
-    """An error unless ``name`` can name a file and is not that of the training, validation or test split."""
+    """An error unless ``name`` can name a file and is not that of the training, validation or test
+    split.
+    """
     if name in ("train", "val", "test"):
         raise ValueError(
             f"{where} has a split {name!r} that is a shifted test set, and another one is its {name} split; rename it"
@@ -337,7 +349,8 @@ def check_sizes(splits: Splits, expected: tuple[int, int, int]) -> None:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    # As one row, because a column of one value may lie in memory in a way that cannot be seen as bytes.
+    # As one row, because a column of one value may lie in memory in a way that cannot be seen as
+    # bytes.
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 

@@ -22,7 +22,8 @@ from macc.data._splits import Kind, Splits, named_split, stratified_split, vocab
 from macc.io.arrays import Array, read_npz
 from macc.words import listed, quoted, shown
 
-# More vectors than this do not fit into most memories; the largest vocabularies have about a million ids.
+# More vectors than this do not fit into most memories; the largest vocabularies have about a
+# million ids.
 LARGEST_TOKEN = 10**7
 KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
 FORM = (
@@ -54,26 +55,26 @@ def arrays(
 ) -> Splits:
     """Your own arrays: an ``.npz`` or a ``.parquet`` file.
 
-    In an ``.npz``, ``features`` ``(N, D)``, ``images`` ``(N, H, W)`` or ``(N, H, W, C)`` or ``tokens``
-    ``(N, L)`` stand beside ``labels`` ``(N,)``: class indices from 0 on without gaps, or names. Named splits are ``train_features``
-    with ``train_labels`` and so on; every further name becomes a shifted test set. ``classes`` may name the
-    classes, those without a sample too.
+    In an ``.npz``, ``features`` ``(N, D)``, ``images`` ``(N, H, W)`` or ``(N, H, W, C)`` or
+    ``tokens`` ``(N, L)`` stand beside ``labels`` ``(N,)``: class indices from 0 on without gaps, or
+    names. Named splits are ``train_features`` with ``train_labels`` and so on; every further name
+    becomes a shifted test set. ``classes`` may name the classes, those without a sample too.
 
-    In a ``.parquet``, a row is a sample: ``label``; ``features`` or ``tokens`` (a list), ``image`` (an
-    encoded file, or bytes in a struct) or otherwise every numeric column as one feature; ``split`` if there are
-    named ones.
+    In a ``.parquet``, a row is a sample: ``label``; ``features`` or ``tokens`` (a list), ``image``
+    (an encoded file, or bytes in a struct) or otherwise every numeric column as one feature;
+    ``split`` if there are named ones.
 
-    Where there is no test split, a seeded 20 % of the training samples of every class become one; where there
-    is no validation split, a seeded 10 % of what is left. Features and channels are normalised by the training
-    split's mean and standard deviation.
+    Where there is no test split, a seeded 20 % of the training samples of every class become one;
+    where there is no validation split, a seeded 10 % of what is left. Features and channels are
+    normalised by the training split's mean and standard deviation.
 
     Args:
         path: The file.
         train: Name of the training split in the file.
         val: Name of the validation split in the file; ``valid`` and ``validation`` are found too.
         test: Name of the test split in the file.
-        cut: Whether splits that are not there are cut from the training samples. If not, all of these stand for
-            them, in the order of the file: to be predicted, not to be trained on.
+        cut: Whether splits that are not there are cut from the training samples. If not, all of
+            these stand for them, in the order of the file: to be predicted, not to be trained on.
 
     Example:
         >>> import tempfile
@@ -251,7 +252,8 @@ def _decoded(file: Path, row: Any) -> Array:
     try:
         with Image.open(io.BytesIO(content)) as image:
             return np.asarray(eight_bit(image).convert("RGB"))
-    # Pillow's plugins raise what they like on damaged files, and on files that would fill the memory.
+    # Pillow's plugins raise what they like on damaged files, and on files that would fill the
+    # memory.
     except Exception as error:
         raise ValueError(
             f"an image in column `image` of {file} cannot be decoded ({shown(error)})"
@@ -281,7 +283,9 @@ def _named_classes(file: Path, names: Array) -> tuple[str, ...]:
 
 
 def _check_gaps(file: Path, found: list[int]) -> None:
-    """An error where an index below the largest never occurs: a class nobody has would be trained."""
+    """An error where an index below the largest never occurs: a class nobody has would be
+    trained.
+    """
     missing = next((k for k, label in enumerate(found) if k != label), None)
     # What is below 0 is refused with its place.
     if missing is None or found[0] < 0:

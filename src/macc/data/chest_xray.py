@@ -1,4 +1,6 @@
-"""Chest X-rays of children with and without pneumonia (Mendeley data, V2), from images or from frozen features."""
+"""Chest X-rays of children with and without pneumonia (Mendeley data, V2), from images or from
+frozen features.
+"""
 
 import csv
 from dataclasses import replace
@@ -46,20 +48,21 @@ def chest_xray(
 ) -> Splits:
     """Chest X-rays, normal or pneumonia: 4709 training, 523 validation and 624 test images.
 
-    The 5232 training images are those of Mendeley's tree, ``{train,test}/{NORMAL,PNEUMONIA}``; Kaggle's tree has
-    moved 16 of them to a folder ``val``, and they are taken back. A seeded 10 % are the validation set. Where the
-    folder holds ``mendley_train.csv`` and ``mendley_test.csv`` (rows ``path,label`` with 1 for pneumonia), these say
-    what is what. Images are grey, scaled to ``[0, 1]`` and not normalised further, as in the paper's code base.
+    The 5232 training images are those of Mendeley's tree, ``{train,test}/{NORMAL,PNEUMONIA}``;
+    Kaggle's tree has moved 16 of them to a folder ``val``, and they are taken back. A seeded 10 %
+    are the validation set. Where the folder holds ``mendley_train.csv`` and ``mendley_test.csv``
+    (rows ``path,label`` with 1 for pneumonia), these say what is what. Images are grey, scaled to
+    ``[0, 1]`` and not normalised further, as in the paper's code base.
 
     Args:
         root: The folder that holds ``chest_xray`` or an archive of it.
         verify: Check that there are as many images as were published.
-        size: Height and width to bring images to. If not given, images that all have one size of at most 832
-            pixels keep it; others get 832, which takes 4 GB of ``$MACC_CACHE``.
+        size: Height and width to bring images to. If not given, images that all have one size of at
+            most 832 pixels keep it; others get 832, which takes 4 GB of ``$MACC_CACHE``.
 
     Reference:
-        Kermany et al., *Identifying Medical Diagnoses and Treatable Diseases by Image-Based Deep Learning*,
-        Cell 172, 2018.
+        Kermany et al., *Identifying Medical Diagnoses and Treatable Diseases by Image-Based Deep
+        Learning*, Cell 172, 2018.
     """
     return _from_images("chest_xray", root, verify=verify, size=size)
 
@@ -76,9 +79,11 @@ def chest_xray(
 def chest_xray_augmented_val(
     *, root: str | PathLike[str] | None = None, verify: bool = True, size: int | None = None
 ) -> Splits:
-    """Chest X-rays whose validation images are mirrored and turned at random, a mistake of published code.
+    """Chest X-rays whose validation images are mirrored and turned at random, a mistake of
+    published code.
 
-    The published code drew anew in every epoch; here they are drawn once, so that epochs can be compared.
+    The published code drew anew in every epoch; here they are drawn once, so that epochs can be
+    compared.
 
     Args:
         root: As for ``chest_xray``.
@@ -104,8 +109,9 @@ def chest_xray_features(*, root: str | PathLike[str] | None = None, verify: bool
     """Chest X-rays as features of a frozen backbone, split like ``chest_xray``.
 
     Args:
-        root: The folder that holds ``chest_xray-<backbone>-features.npz``: ``train_features`` with ``train_labels`` and
-            so on for ``train``, ``val`` and ``test``; the first two are put together and split anew.
+        root: The folder that holds ``chest_xray-<backbone>-features.npz``: ``train_features`` with
+            ``train_labels`` and so on for ``train``, ``val`` and ``test``; the first two are put
+            together and split anew.
         verify: Check that there are as many samples as images were published.
     """
     path = FEATURES.require("chest_xray_features", data_root(root), verify=verify)

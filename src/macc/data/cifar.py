@@ -100,7 +100,8 @@ def cifar10(*, root: str | PathLike[str] | None = None, verify: bool = True) -> 
     sources=CIFAR100,
 )
 def cifar100(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
-    """CIFAR-100 with its 100 fine classes: 45 000 training, 5 000 validation and 10 000 test images.
+    """CIFAR-100 with its 100 fine classes: 45 000 training, 5 000 validation and 10 000 test
+    images.
 
     Args:
         root: The folder that holds ``cifar-100-python`` or ``cifar-100-python.tar.gz``.

@@ -7,30 +7,11 @@ from macc.data._cells import choose, read_cells
 from macc.data._datasets import dataset
 from macc.data._splits import Splits
 from macc.data.cifar import SIZES, cifar10, cifar100
-from macc.data.files import Copies, Download, data_root
+from macc.data.files import Copies, data_root
 
 LICENCE = "CC BY 4.0"
-REFERENCE = "Hendrycks and Dietterich, Benchmarking Neural Network Robustness, ICLR 2019"
-CIFAR10_C = Copies(
-    names=("CIFAR-10-C", "CIFAR-10-C.tar"),
-    origin="zenodo.org/records/2535967",
-    download=Download(
-        name="CIFAR-10-C.tar",
-        url="https://zenodo.org/records/2535967/files/CIFAR-10-C.tar",
-        md5="56bf5dcef84df0e2308c6dcbcbbd8499",
-        megabytes=2918,
-    ),
-)
-CIFAR100_C = Copies(
-    names=("CIFAR-100-C", "CIFAR-100-C.tar"),
-    origin="zenodo.org/records/3555552",
-    download=Download(
-        name="CIFAR-100-C.tar",
-        url="https://zenodo.org/records/3555552/files/CIFAR-100-C.tar",
-        md5="11f0ed0f1191edbf9fa23466ae6021d3",
-        megabytes=2918,
-    ),
-)
+CIFAR10_C = Copies.on_zenodo("CIFAR-10-C", 2535967, md5="56bf5dcef84df0e2308c6dcbcbbd8499", megabytes=2918)
+CIFAR100_C = Copies.on_zenodo("CIFAR-100-C", 3555552, md5="11f0ed0f1191edbf9fa23466ae6021d3", megabytes=2918)
 
 
 @dataset(
@@ -50,14 +31,16 @@ def cifar10_c(
 ) -> Splits:
     """CIFAR-10-C: the splits of CIFAR-10, and the shifts ``gaussian_noise-1`` … ``saturate-5``.
 
-    A run trained on ``cifar10`` is evaluated on them by ``macc predict RUN --on cifar10_c``. Pixels stay in their
-    files until they are used.
+    A run trained on ``cifar10`` is evaluated on them by ``macc predict RUN --on cifar10_c``. Pixels
+    stay in their files until they are used.
 
     Args:
-        root: The folder that holds ``CIFAR-10-C`` (or ``CIFAR-10-C.tar``) and the files of ``cifar10``.
-        verify: Check an archive's MD5 before it is unpacked, that labels are those of the clean test images, and
-            the files of ``cifar10``.
-        corruptions: Which to read; if not given, all 19 where their files are there, else the standard 15.
+        root: The folder that holds ``CIFAR-10-C`` (or ``CIFAR-10-C.tar``) and the files of
+            ``cifar10``.
+        verify: Check an archive's MD5 before it is unpacked, that labels are those of the clean
+            test images, and the files of ``cifar10``.
+        corruptions: Which to read; if not given, all 19 where their files are there, else the
+            standard 15.
 
     Reference:
         Hendrycks and Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
@@ -86,7 +69,8 @@ def cifar100_c(
     """CIFAR-100-C: the splits of CIFAR-100, and the shifts ``gaussian_noise-1`` … ``saturate-5``.
 
     Args:
-        root: The folder that holds ``CIFAR-100-C`` (or ``CIFAR-100-C.tar``) and the files of ``cifar100``.
+        root: The folder that holds ``CIFAR-100-C`` (or ``CIFAR-100-C.tar``) and the files of
+            ``cifar100``.
         verify: As for ``cifar10_c``.
         corruptions: As for ``cifar10_c``.
     """

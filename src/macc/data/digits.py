@@ -1,18 +1,13 @@
 """Handwritten digits that come with scikit-learn: the default everywhere a user gives no data."""
 
-import math
 from os import PathLike
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from macc.data._datasets import dataset
 from macc.data._parts import Normalisation, Part
-from macc.data._splits import SPLIT_SEED, Splits, stratified_split
-
-NOISE = (0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviation, pixels in [0, 1]
-ROTATION = (10, 20, 30, 40, 50)  # degrees
+from macc.data._shifts import noise_and_rotation
+from macc.data._splits import Splits, stratified_split
 
 
 @dataset(
@@ -26,8 +21,8 @@ ROTATION = (10, 20, 30, 40, 50)  # degrees
 def digits(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:  # noqa: ARG001
     """1797 handwritten digits of 8 × 8 pixels, embedded in scikit-learn: no file, no network.
 
-    Shifted test sets: ``noise-1`` … ``noise-5`` (Gaussian noise) and ``rotation-1`` … ``rotation-5``
-    (10 to 50 degrees), the same at every call.
+    Shifted test sets: ``noise-1`` … ``noise-5`` (Gaussian noise) and ``rotation-1`` …
+    ``rotation-5`` (10 to 50 degrees), the same at every call.
 
     Args:
         root: Not used: there are no files.
@@ -52,8 +47,6 @@ def digits(*, root: str | PathLike[str] | None = None, verify: bool = True) -> S
     in_test, rest = stratified_split(everything.labels, 0.2)
     in_val, in_train = (rest[group] for group in stratified_split(everything.labels[rest], 0.1))
     test = everything.take(in_test)
-    shifts = {f"noise-{level}": _noisy(test, sd, level) for level, sd in enumerate(NOISE, start=1)}
-    shifts |= {f"rotation-{level}": _rotated(test, angle) for level, angle in enumerate(ROTATION, start=1)}
     return Splits(
         name="digits",
         kind="image",
@@ -61,27 +54,6 @@ def digits(*, root: str | PathLike[str] | None = None, verify: bool = True) -> S
         train=everything.take(in_train),
         val=everything.take(in_val),
         test=test,
-        shifts=shifts,
+        shifts=noise_and_rotation(test),
         normalisation=Normalisation((0.3056,), (0.3759,)),
     )
-
-
-def _noisy(part: Part, sd: float, level: int) -> Part:
-    generator = torch.Generator().manual_seed(SPLIT_SEED + level)
-    noise = torch.randn(part.inputs.shape, generator=generator)
-    return Part(inputs=_to_bytes(part.inputs / 255 + sd * noise), labels=part.labels)
-
-
-def _rotated(part: Part, degrees: float) -> Part:
-    angle = math.radians(degrees)
-    matrix = torch.tensor([[math.cos(angle), -math.sin(angle), 0], [math.sin(angle), math.cos(angle), 0]])
-    grid = F.affine_grid(
-        matrix.expand(len(part), 2, 3), [len(part), *part.inputs.shape[1:]], align_corners=False
-    )
-    return Part(
-        inputs=_to_bytes(F.grid_sample(part.inputs / 255, grid, align_corners=False)), labels=part.labels
-    )
-
-
-def _to_bytes(images: Tensor) -> Tensor:
-    return images.clamp(0, 1).mul(255).round().to(torch.uint8)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from macc.data._datasets import dataset
 from macc.data._parts import Normalisation, Part
+from macc.data._shifts import noise_and_rotation
 from macc.data._splits import Splits, check_sizes, seeded_split
 from macc.data.files import Download, Sources, compare_md5, data_root, read_file
 from macc.io.arrays import DEFLATE
@@ -58,20 +59,25 @@ CLASSES = (
 
 
 @dataset(
-    summary="articles of clothing, 28 × 28, grey",
+    summary="articles of clothing, 28 × 28, grey; five levels each of noise and rotation",
     kind="image",
     num_classes=10,
     shape=(1, 28, 28),
     sizes=SIZES,
     licence="MIT",
     sources=SOURCES,
+    levels=True,
 )
 def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
     """Fashion-MNIST: 54 000 training, 6 000 validation and 10 000 test images of 28 × 28 pixels.
 
+    Shifted test sets: ``noise-1`` … ``noise-5`` (Gaussian noise) and ``rotation-1`` …
+    ``rotation-5`` (10 to 50 degrees), the same at every call.
+
     Args:
-        root: The folder that holds ``FashionMNIST/raw``, as torchvision leaves it. The files that Linux distributions
-            pack (``/usr/share/datasets/fashion-mnist``) do as well, copied or linked there.
+        root: The folder that holds ``FashionMNIST/raw``, as torchvision leaves it. The files that
+            Linux distributions pack (``/usr/share/datasets/fashion-mnist``) do as well, copied or
+            linked there.
         verify: Check the MD5 of what the files hold, packed or not, and by whomever.
 
     Reference:
@@ -90,13 +96,15 @@ def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = Tru
 
     everything = part("train")
     in_val, in_train = seeded_split(len(everything), 0.1)
+    test = part("t10k")
     splits = Splits(
         name="fashion_mnist",
         kind="image",
         classes=CLASSES,
         train=everything.take(in_train),
         val=everything.take(in_val),
-        test=part("t10k"),
+        test=test,
+        shifts=noise_and_rotation(test),
         normalisation=Normalisation((0.2860,), (0.3530,)),
     )
     if verify:
@@ -105,7 +113,9 @@ def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = Tru
 
 
 def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
-    """An array of bytes behind a header: two zeros, the type (8), the number of axes, their lengths."""
+    """An array of bytes behind a header: two zeros, the type (8), the number of axes, their
+    lengths.
+    """
     md5, size = CONTENT[name]
     path = folder / f"{name}.gz"
     if path.is_file():
@@ -129,7 +139,9 @@ def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
 
 
 def _unzipped(path: Path, content: bytes, axes: int, *, most: int | None) -> bytes:
-    """The unpacked bytes, and one too many where there are more than ``most``, or than the header announces."""
+    """The unpacked bytes, and one too many where there are more than ``most``, or than the header
+    announces.
+    """
     head = 4 + 4 * axes
     try:
         with gzip.open(io.BytesIO(content)) as file:

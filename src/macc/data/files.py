@@ -29,7 +29,9 @@ def cache_folder() -> Path:
 
 
 def data_root(root: str | PathLike[str] | None) -> Path:
-    """The folder that holds data files: ``root``, else ``$MACC_DATA``, else one in the user's cache."""
+    """The folder that holds data files: ``root``, else ``$MACC_DATA``, else one in the user's
+    cache.
+    """
     given = os.fspath(root) if root is not None else os.environ.get("MACC_DATA")
     return Path(given).expanduser() if given else cache_folder() / "data"
 
@@ -116,10 +118,10 @@ class Sources:
     def status(self, root: Path) -> str:
         """Whether it is there, in a few words."""
         if not self.missing(root):
-            return "present"
+            return "yes"
         if all((root / wanted.name).is_file() for wanted in self.downloads):
-            return "present, packed"
-        return f"missing, {sum(wanted.megabytes for wanted in self.downloads)} MB"
+            return "packed"
+        return f"no, {_size(sum(wanted.megabytes for wanted in self.downloads))}"
 
     def place(self, root: Path) -> Path:
         """Where the files are, or will be."""
@@ -148,12 +150,22 @@ class Copies:
     origin: str
     download: Download | None = None
 
+    @classmethod
+    def on_zenodo(cls, name: str, record: int, *, md5: str, megabytes: int) -> "Copies":
+        """A folder whose archive ``<name>.tar`` a record of Zenodo has."""
+        place, archive = f"zenodo.org/records/{record}", f"{name}.tar"
+        url = f"https://{place}/files/{archive}"
+        download = Download(name=archive, url=url, md5=md5, megabytes=megabytes)
+        return cls(names=(name, archive), origin=place, download=download)
+
     def find(self, root: Path) -> Path | None:
         """The first that is there."""
         return next((path for name in self.names for path in sorted(root.glob(name))), None)
 
     def require(self, name: str, root: Path, *, verify: bool) -> Path:
-        """The first that is there, checked where there is a published checksum; downloaded if none is."""
+        """The first that is there, checked where there is a published checksum; downloaded if none
+        is.
+        """
         found = self.find(root)
         if found is None and self.download is not None:
             found, existed = root / self.download.name, root.exists()
@@ -190,8 +202,8 @@ class Copies:
         """Whether it is there, in a few words."""
         found = self.find(root)
         if found is not None:
-            return "present, packed" if is_archive(found) else "present"
-        return "missing" if self.download is None else f"missing, {self.download.megabytes} MB"
+            return "packed" if is_archive(found) else "yes"
+        return "no" if self.download is None else f"no, {_size(self.download.megabytes)}"
 
     def place(self, root: Path) -> Path:
         """Where it is, or should be."""
@@ -200,6 +212,11 @@ class Copies:
     def instruction(self, root: Path) -> str:
         """What a person is to put where."""
         return f"put {' or '.join(self.names)} into {root}"
+
+
+def _size(megabytes: int) -> str:
+    """The size of a download in three or four characters and a unit."""
+    return f"{megabytes} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
 def _remove_if_empty(root: Path, lock: Path) -> None:

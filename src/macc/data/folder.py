@@ -31,26 +31,28 @@ def folder(
 ) -> Splits:
     """Your own images: ``PATH/<class>/*.jpg``, or ``PATH/<split>/<class>/*.jpg`` with named splits.
 
-    ``PATH`` may be an archive (.zip, .tar.gz) of such a folder. Where there is no test split, a seeded 20 % of
-    the training images of every class become one; where there is no validation split, a seeded 10 % of what
-    is left.
-    Splits of other names become shifted test sets.
+    ``PATH`` may be an archive (.zip, .tar.gz) of such a folder. Where there is no test split, a
+    seeded 20 % of the training images of every class become one; where there is no validation
+    split, a seeded 10 % of what is left. Splits of other names become shifted test sets.
 
-    Images are decoded once, in parallel, into a memory-mapped file below ``$MACC_CACHE``, under a key made
-    of the names, sizes and times of the files: a second start reads nothing, a changed folder is decoded anew.
+    Images are decoded once, in parallel, into a memory-mapped file below ``$MACC_CACHE``, under a
+    key made of the names, sizes and times of the files: a second start reads nothing, a changed
+    folder is decoded anew.
 
     Args:
         path: The folder, or an archive of it.
-        size: Height and width to bring images to: the shorter side is scaled, then the centre is cut out.
-            If not given, images that all have one size of at most 224 pixels keep it; others get 224.
+        size: Height and width to bring images to: the shorter side is scaled, then the centre is
+            cut out. If not given, images that all have one size of at most 224 pixels keep it;
+            others get 224.
         channels: 3 for colour, 1 for grey.
-        flip: Mirror training images left to right at random; not for classes that a mirror changes, such as
-            writing, or left and right.
+        flip: Mirror training images left to right at random; not for classes that a mirror changes,
+            such as writing, or left and right.
         train: Name of the training split's folder.
         val: Name of the validation split's folder; ``valid`` and ``validation`` are found too.
         test: Name of the test split's folder.
-        cut: Whether splits that are not there are cut from the training images. If not, all of these stand for
-            them, in the order of their names: to be predicted, not to be trained on.
+        cut: Whether splits that are not there are cut from the training images. If not, all of
+            these stand for them, in the order of their names: to be predicted, not to be trained
+            on.
     """
     source = Path(path).expanduser()
     if channels not in (1, 3):
@@ -131,7 +133,9 @@ def _classes(root: Path) -> list[LabelledImage]:
 
 
 def _in_order(parts: dict[str, list[LabelledImage]], cut: bool) -> dict[str, list[LabelledImage]]:
-    """All parts, the missing ones cut from training if they may be: each becomes one stretch of the cache."""
+    """All parts, the missing ones cut from training if they may be: each becomes one stretch of the
+    cache.
+    """
     parts = dict(parts)
     for name, share in (("test", 0.2), ("val", 0.1)):
         if cut and name not in parts:

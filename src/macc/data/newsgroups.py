@@ -63,20 +63,23 @@ GLOVE = Copies(
     sources=FILES,
 )
 def newsgroups(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
-    """20 Newsgroups: the last 1000 words of each message, headers dropped, as ids of the 20 000 commonest words.
+    """20 Newsgroups: the last 1000 words of each message, headers dropped, as ids of the 20 000
+    commonest words.
 
-    From the folder of 19 997 documents (15 098 to train, 900 to validate, 3 999 to test), or, where only that is
-    there, from the by-date archive or folders (10 183, 1 131 and the official 7 532; the name of the splits is then
-    ``newsgroups_bydate``). Words are counted in the training part alone. Where the folder also holds GloVe vectors,
-    ``splits.vectors`` has one for each word, zero for those GloVe lacks; otherwise a model learns its own.
+    From the folder of 19 997 documents (15 098 to train, 900 to validate, 3 999 to test), or, where
+    only that is there, from the by-date archive or folders (10 183, 1 131 and the official 7 532;
+    the name of the splits is then ``newsgroups_bydate``). Words are counted in the training part
+    alone. Where the folder also holds GloVe vectors, ``splits.vectors`` has one for each word, zero
+    for those GloVe lacks; otherwise a model learns its own.
 
     Args:
-        root: The folder that holds ``20_newsgroups``, or ``20news-bydate.tar.gz`` or what it unpacks to, and perhaps
-            ``glove.6B.100d.txt`` (or ``.txt.gz``).
+        root: The folder that holds ``20_newsgroups``, or ``20news-bydate.tar.gz`` or what it
+            unpacks to, and perhaps ``glove.6B.100d.txt`` (or ``.txt.gz``).
         verify: Check that there are as many documents as were published.
 
     Reference:
-        Lang, *NewsWeeder: Learning to Filter Netnews*, ICML 1995; Pennington et al., *GloVe*, EMNLP 2014.
+        Lang, *NewsWeeder: Learning to Filter Netnews*, ICML 1995; Pennington et al., *GloVe*,
+        EMNLP 2014.
     """
     found = _read(data_root(root), "newsgroups", verify=verify)
     counted = [text for text, _ in found.parts["train"]]
@@ -96,8 +99,9 @@ def newsgroups(*, root: str | PathLike[str] | None = None, verify: bool = True) 
 def newsgroups_floor(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
     """20 Newsgroups with three mistakes of published code, on which published numbers rest.
 
-    The 2000 commonest words, where 20 000 were meant; words counted in validation and test texts too; and
-    validation and test without their last, partial batch of 128: 896 and 3 968 of the 19 997 documents are scored.
+    The 2000 commonest words, where 20 000 were meant; words counted in validation and test texts
+    too; and validation and test without their last, partial batch of 128: 896 and 3 968 of the 19
+    997 documents are scored.
 
     Args:
         root: As for ``newsgroups``.
@@ -155,7 +159,8 @@ def _read(root: Path, name: str, *, verify: bool) -> _Texts:
             "test": texts(test),
         }
         return _Texts(name=f"{name}_bydate", classes=classes, sizes=SIZES_BY_DATE, parts=parts)
-    # The published split: shuffled by numpy's seed 1, the test texts last, the validation texts before them.
+    # The published split: shuffled by numpy's seed 1, the test texts last, the validation texts
+    # before them.
     order = np.random.RandomState(1).permutation(len(found)).tolist()
     tested, validated = int(0.2 * len(found)), round(900 / DOCUMENTS * len(found))
     cut = len(found) - tested
@@ -172,7 +177,9 @@ class _Message:
 
 
 def _messages(source: Path, part: str) -> Iterator[_Message]:
-    """Every message below a folder or in an archive, by part, group and number; other files are passed over."""
+    """Every message below a folder or in an archive, by part, group and number; other files are
+    passed over.
+    """
     if source.is_dir():
         for group in sorted(path for path in source.iterdir() if path.is_dir()):
             for path in sorted(file for file in group.iterdir() if file.name.isdigit() and file.is_file()):

@@ -1,9 +1,10 @@
-"""PACS: seven classes as photographs, paintings, cartoons and sketches; from images or from frozen features.
+"""PACS: seven classes as photographs, paintings, cartoons and sketches; from images or from frozen
+features.
 
-Protocol A trains on photographs and selects on paintings. Protocol B trains on 80 % of one domain and selects on
-the rest of it. Both test on the domains that are left: each is a shifted test set under its own name, and ``test``
-is all of them one after another. Published figures are metrics of each domain and their unweighted mean, which
-is not the metric of ``test``.
+Protocol A trains on photographs and selects on paintings. Protocol B trains on 80 % of one domain
+and selects on the rest of it. Both test on the domains that are left: each is a shifted test set
+under its own name, and ``test`` is all of them one after another. Published figures are metrics of
+each domain and their unweighted mean, which is not the metric of ``test``.
 """
 
 from dataclasses import dataclass

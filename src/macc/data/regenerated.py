@@ -1,4 +1,5 @@
-"""Corrupted test sets that we generate: written once in the published layouts, read under names of their own.
+"""Corrupted test sets that we generate: written once in the published layouts, read under names of
+their own.
 
 They are not the published sets: the random draws differ, and frost is made up.
 """
@@ -89,8 +90,9 @@ def write_corrupted(
 ) -> Path:
     """Write the test images of a set under corruptions, in the layout of the published sets.
 
-    That is an ``.npy`` file for each corruption of CIFAR, and a tree of JPEG files of Tiny-ImageNet. What is
-    written gets its name when it is complete; started again, it resumes with the corruption it was stopped in.
+    That is an ``.npy`` file for each corruption of CIFAR, and a tree of JPEG files of
+    Tiny-ImageNet. What is written gets its name when it is complete; the same call resumes with
+    the corruption it was stopped in.
 
     Args:
         name: One of ``cifar10``, ``cifar100`` and ``tiny_imagenet``.
@@ -98,7 +100,8 @@ def write_corrupted(
         out: The folder to write ``<name>_c_regen`` into; ``root`` if not given.
         verify: Check the files of the set.
         corruptions: Which to write; all 19 if not given.
-        on_start: Called with the name of each corruption and its number of images, 0 if its file is there.
+        on_start: Called with the name of each corruption and its number of images, 0 if its file is
+            there.
         on_images: Called with the number of images made since the last call.
 
     Returns:
@@ -158,7 +161,9 @@ def _about(layout: "_Layout") -> dict[str, object]:
 
 
 def _check_made(layout: "_Layout", *, images: bool) -> None:
-    """Refuse a folder that another version made, and with ``images`` one that was made from other images."""
+    """Refuse a folder that another version made, and with ``images`` one that was made from other
+    images.
+    """
     try:
         found = json.loads((layout.folder / ABOUT).read_text())
         same = found == _about(layout) if images else found["version"] == VERSION
@@ -195,7 +200,7 @@ class _Layout(ABC):
         """The levels that are yet to be made."""
 
     def is_there(self, corruption: str) -> bool:
-        """Whether there is something to read; what is damaged is told when it is read."""
+        """Whether there is something to read; damage is reported when it is read."""
         return self.path(corruption).exists()
 
     @abstractmethod
@@ -292,7 +297,8 @@ class _Tree(_Layout):
                     (building / name).mkdir(parents=True)
                 for first, made in self.corrupted(corruption, level, on_images):
                     for index, pixels in enumerate(made, start=first):
-                        # Numbered by their place, so that sorted names keep the order of the clean images.
+                        # Numbered by their place, so that sorted names keep the order of the clean
+                        # images.
                         place = building / self.clean.classes[int(self.test.labels[index])]
                         Image.fromarray(pixels).save(
                             place / f"test_{index:05}.JPEG", quality=JPEG_QUALITY, optimize=True
@@ -308,38 +314,3 @@ class _Tree(_Layout):
 
 def _layout(folder: Path, clean: Splits) -> _Layout:
     return (_Tree if clean.name == tiny_imagenet.name else _Arrays)(folder, clean)
-
-
-def write_with_progress(
-    name: str, *, root: Path | None, out: Path | None, verify: bool, corruptions: Sequence[str] | None
-) -> Path:
-    """Write, with a bar on a terminal and a line for each corruption elsewhere, on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    total = len(names() if corruptions is None else corruptions)
-    seen = 0
-    columns = (TextColumn("{task.description}"), BarColumn(), "{task.completed}/{task.total} images")
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-
-        def start(corruption: str, images: int) -> None:
-            nonlocal seen
-            seen += 1
-            words = f"{corruption} ({seen} of {total})"
-            bar.reset(task, description=words, total=images)
-            if not console.is_terminal:
-                console.print(
-                    f"{words}: {f'{images} images' if images else 'there already'}", highlight=False
-                )
-
-        return write_corrupted(
-            name,
-            root=root,
-            out=out,
-            verify=verify,
-            corruptions=corruptions,
-            on_start=start,
-            on_images=lambda count: bar.advance(task, count),
-        )

@@ -45,7 +45,8 @@ MOST_PACKED = 1100
     sources=SOURCES,
 )
 def svhn(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
-    """SVHN, cropped digits: 65 932 training, 7 325 validation and 26 032 test images of 32 × 32 pixels.
+    """SVHN, cropped digits: 65 932 training, 7 325 validation and 26 032 test images of 32 × 32
+    pixels.
 
     The extra training images are not used. The file's label 10 is the digit 0.
 

@@ -1,4 +1,6 @@
-"""Made-up data whose true class probabilities are known, so that calibration can be judged exactly."""
+"""Made-up data whose true class probabilities are known, so that calibration can be judged
+exactly.
+"""
 
 from os import PathLike
 
@@ -28,12 +30,13 @@ def synthetic(
     sharpness: float = 2.0,
     seed: int = 0,
 ) -> Splits:
-    r"""Gaussian features with labels drawn from a known softmax: the ``.probs`` of each part are the truth.
+    r"""Gaussian features with labels drawn from a known softmax: the ``.probs`` of each part are
+    the truth.
 
     .. math:: x \sim N(0, I), \qquad p = \mathrm{softmax}(\mathrm{sharpness} \cdot W x), \qquad y \sim p,
 
-    with rows of ``W`` of unit length. A model that reports ``p`` is perfectly calibrated and as accurate as
-    any can be.
+    with rows of ``W`` of unit length. A model that reports ``p`` is perfectly calibrated and as
+    accurate as any can be.
 
     Args:
         root: Not used: there are no files.

@@ -29,16 +29,7 @@ FILES = Copies(
         megabytes=248,
     ),
 )
-FILES_C = Copies(
-    names=("Tiny-ImageNet-C", "Tiny-ImageNet-C.tar"),
-    origin="zenodo.org/records/2536630",
-    download=Download(
-        name="Tiny-ImageNet-C.tar",
-        url="https://zenodo.org/records/2536630/files/Tiny-ImageNet-C.tar",
-        md5="f9c9a9dbdc11469f0b850190f7ad8be1",
-        megabytes=1795,
-    ),
-)
+FILES_C = Copies.on_zenodo("Tiny-ImageNet-C", 2536630, md5="f9c9a9dbdc11469f0b850190f7ad8be1", megabytes=1795)
 
 
 @dataset(
@@ -51,9 +42,11 @@ FILES_C = Copies(
     sources=FILES,
 )
 def tiny_imagenet(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
-    """Tiny-ImageNet: 90 000 training and 10 000 validation images; the official validation set is the test set.
+    """Tiny-ImageNet: 90 000 training and 10 000 validation images; the official validation set is
+    the test set.
 
-    A class is the rank of its WordNet id among all, sorted; grey images become three equal channels.
+    A class is the rank of its WordNet id among all, sorted; grey images become three equal
+    channels.
 
     Args:
         root: The folder that holds ``tiny-imagenet-200`` or ``tiny-imagenet-200.zip``.
@@ -77,10 +70,11 @@ def tiny_imagenet(*, root: str | PathLike[str] | None = None, verify: bool = Tru
     sources=FILES,
 )
 def tiny_imagenet_legacy_val(*, root: str | PathLike[str] | None = None, verify: bool = True) -> Splits:
-    """Tiny-ImageNet whose validation set is the first tenth of the training folder, a mistake of published code.
+    """Tiny-ImageNet whose validation set is the first tenth of the training folder, a mistake of
+    published code.
 
-    These are the first 20 classes, and 90 % of them are trained on: selection follows training accuracy, and
-    a temperature fitted on them corrects nothing. Published numbers rest on it.
+    These are the first 20 classes, and 90 % of them are trained on: selection follows training
+    accuracy, and a temperature fitted on them corrects nothing. Published numbers rest on it.
 
     Args:
         root: As for ``tiny_imagenet``.
@@ -108,13 +102,16 @@ def tiny_imagenet_c(
     verify: bool = True,
     corruptions: Sequence[str] | None = None,
 ) -> Splits:
-    """Tiny-ImageNet-C: the splits of Tiny-ImageNet, and the shifts ``gaussian_noise-1`` … ``jpeg_compression-5``.
+    """Tiny-ImageNet-C: the splits of Tiny-ImageNet, and the shifts ``gaussian_noise-1`` …
+    ``jpeg_compression-5``.
 
     Each cell is decoded once into ``$MACC_CACHE`` (123 MB each, 9.2 GB in all).
 
     Args:
-        root: The folder that holds ``Tiny-ImageNet-C`` (or its archive) and the files of ``tiny_imagenet``.
-        verify: Check archives' MD5, and that the labels of every cell are those of the clean test images.
+        root: The folder that holds ``Tiny-ImageNet-C`` (or its archive) and the files of
+            ``tiny_imagenet``.
+        verify: Check archives' MD5, and that the labels of every cell are those of the clean test
+            images.
         corruptions: Which to read; the 15 of the main archive if not given.
 
     Reference:

@@ -1,4 +1,6 @@
-"""``macc auto``: a data set becomes a calibrated model within a budget of time, as an experiment like any other."""
+"""``macc auto``: a data set becomes a calibrated model within a budget of time, as an experiment
+like any other.
+"""
 
 import math
 import time
@@ -19,7 +21,7 @@ from macc import data as datasets
 from macc import posthoc
 from macc.experiments.estimates import seconds_of_epoch
 from macc.experiments.ledger import Job, Ledger, open_ledger
-from macc.experiments.progress import Progress
+from macc.experiments.listening import Listener
 from macc.experiments.result import Result
 from macc.experiments.running import folder_of, run
 from macc.experiments.spec import Experiment
@@ -61,13 +63,14 @@ def auto(
     out: str | PathLike[str] = "runs",
     root: str | PathLike[str] | None = None,
     verify: bool = True,
-    show: bool = False,
+    listener: Listener | None = None,
 ) -> Found:
-    """Train a short list of methods, and select one by what validation says after temperature scaling.
+    """Train a short list of methods, and select one by what validation says after temperature
+    scaling.
 
-    The list is ``experiments/auto.yaml``. Methods are trained one after another with the first seed, then with the
-    next, as long as the budget lasts; the first method is always trained. Started again it resumes, with the budget
-    anew. The test set selects nothing.
+    The list is ``experiments/auto.yaml``. Methods are trained one after another with the first
+    seed, then with the next, as long as the budget lasts; the first method is always trained.
+    The same call resumes, with a new budget. The test set selects nothing.
 
     Args:
         data: A data set's name, ``arrays:PATH`` or ``folder:PATH``.
@@ -75,33 +78,33 @@ def auto(
         out: The folder of run folders.
         root: The folder with data files.
         verify: Compare published files with their checksums before they are opened.
-        show: Tell on standard error how far it is.
+        listener: Hears how far it is; `macc auto` gives one that shows it.
     """
     if not budget > 0:
         raise ValueError(f"`budget` must be above 0 seconds, got {budget:g}")
     began = time.monotonic()
-    progress = Progress(show=show)
+    listener = listener or Listener()
     known = _known()
-    progress.say(f"looking for {data}")
+    listener.say(f"looking for {data}")
     splits = datasets.load(data, root=root, verify=verify)
     name = _name(data, root)
     values = {"dataset": data, "loss": "CrossEntropy", **known["recipes"][_kind(splits)], **known["common"]}
     folder = folder_of(_experiment(name, Path("recipe.yaml"), known["methods"], 1), out)
     recipe = folder / "recipe.yaml"
     if not recipe.is_file():
-        # Written once, so that the same trainings are found when it is started again.
+        # Written once, so that the same trainings are found by the next call.
         write_bytes(recipe, _yaml(values))
         ledger = open_ledger(_experiment(name, recipe, known["methods"], 1), out, root, verify=verify)
         epoch = seconds_of_epoch(ledger, ledger.catalog.datasets[0])
         affordable = int(budget / (_MARGIN * epoch * len(known["methods"])))
         epochs = max(FEWEST_EPOCHS, min(int(values["epochs"]), affordable))
         if epochs < values["epochs"]:
-            progress.say(f"{epochs} epochs in place of {values['epochs']}, for every method to have its turn")
+            listener.say(f"{epochs} epochs in place of {values['epochs']}, for every method to have its turn")
         write_bytes(recipe, _yaml({**values, "epochs": epochs}))
     ledger = open_ledger(
         _experiment(name, recipe, known["methods"], known["seeds"]), out, root, verify=verify
     )
-    left_out = _train(ledger, began + budget, progress)
+    left_out = _train(ledger, began + budget, listener)
     return _select(ledger, name, recipe, known["methods"], left_out, out=out, root=root, verify=verify)
 
 
@@ -152,11 +155,11 @@ def _jobs(ledger: Ledger) -> list[Job]:
     ]
 
 
-def _train(ledger: Ledger, end: float, progress: Progress) -> list[str]:
+def _train(ledger: Ledger, end: float, listener: Listener) -> list[str]:
     """Train as long as the next training is likely to end in time; what is left out, in words."""
     left_out, longest = [], 0.0
     jobs = _jobs(ledger)
-    with progress.of(ledger):
+    with listener.of(ledger):
         for number, job in enumerate(jobs):
             if ledger.run(job).finished:
                 continue
@@ -166,7 +169,7 @@ def _train(ledger: Ledger, end: float, progress: Progress) -> list[str]:
                 continue
 
             def each(row: Mapping[str, Any], job: Job = job) -> None:
-                progress.tell(("epoch", (job.text, row["epoch"], ledger.recipe(job).epochs)))
+                listener.tell(("epoch", (job.text, row["epoch"], ledger.recipe(job).epochs)))
 
             try:
                 fit(ledger, job, on_epoch=each)
@@ -174,7 +177,7 @@ def _train(ledger: Ledger, end: float, progress: Progress) -> list[str]:
                 left_out.append(f"{job.text}: {error}")
                 continue
             longest = max(longest, time.monotonic() - now)
-            progress.tell(("done", job.text))
+            listener.tell(("done", job.text))
     return left_out
 
 
@@ -229,9 +232,11 @@ def _refinement(one: Run) -> float:
 
 
 def _verdict(winner: str, runs: Mapping[str, Sequence[Run]]) -> str:
-    """Whether the selected method is better than cross-entropy, both after their calibrators, on the test set.
+    """Whether the selected method is better than cross-entropy, both after their calibrators, on
+    the test set.
 
-    Each sample's difference is the mean over the seeds, so that the interval is over samples of the whole comparison.
+    Each sample's difference is the mean over the seeds, so that the interval is over samples of the
+    whole comparison.
     """
     usual = "cross-entropy with temperature scaling"
     if BASELINE not in runs:

@@ -35,7 +35,8 @@ def names() -> list[str]:
 
 
 def main() -> list[str]:
-    """The metrics of every experiment, shown or not: the headline ones, calibration errors ahead of other scores.
+    """The metrics of every experiment, shown or not: the headline ones, calibration errors ahead of
+    other scores.
 
     Example:
         >>> main()
@@ -46,12 +47,15 @@ def main() -> list[str]:
 
 
 def compared(columns: Container[str]) -> list[str]:
-    """The metrics in which methods are tested against each other: the main ones, and those among the columns."""
+    """The metrics in which methods are tested against each other: the main ones, and those among
+    the columns.
+    """
     return list(dict.fromkeys([*main(), *(name for name in registry() if name in columns)]))
 
 
 def column(name: str, unit: float | None = None) -> Column:
-    """A column by its name, in a table whose file may give it another unit; ``classwise_ece/3`` is class 3.
+    """A column by its name, in a table whose file may give it another unit; ``classwise_ece/3`` is
+    class 3.
 
     Example:
         >>> column("sce").title, column("sce", 1e-2).title, column("classwise_ece/3").title

@@ -11,13 +11,13 @@ import torch
 
 from macc import data
 from macc.experiments.catalog import Catalog, LocalDataSet
-from macc.experiments.ledger import Ledger, criterion_of
+from macc.experiments.ledger import Ledger
 from macc.experiments.spec import Experiment
 from macc.training import engine
 from macc.training.building import model_for, splits_for
 from macc.training.engine import Learner
 from macc.training.randomness import kept_generators, seed_everything
-from macc.training.recipe import Recipe
+from macc.training.recipe import Recipe, criterion_of
 
 WARM_STEPS = 2
 STAND_IN_BATCHES = 8
@@ -102,7 +102,9 @@ def estimate(
 
 
 def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:
-    """What an epoch of a data set takes here, with moments if a method needs them: one is timed, ten seconds at most."""
+    """What an epoch of a data set takes here, with moments if a method needs them: one is timed,
+    ten seconds at most.
+    """
     methods = [method for method in ledger.trained(dataset) if ledger.ready(dataset, method)]
     recipes = [ledger.recipe(ledger.job(dataset, m, ledger.points(dataset, m)[0], 0)) for m in methods]
     recipes = recipes or [ledger.catalog.base_recipe(dataset)]
@@ -114,9 +116,11 @@ def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:
 
 
 def seconds_without_data(recipe: Recipe, samples: int) -> float | None:
-    """What an epoch of a data set takes whose files are missing, timed on noise of its shape; none where that is unknown.
+    """What an epoch of a data set takes whose files are missing, timed on noise of its shape; none
+    where that is unknown.
 
-    Weights do not change the time: the model starts from fresh ones. Of large images, batches are small.
+    Weights do not change the time: the model starts from fresh ones. Of large images, batches are
+    small.
 
     Args:
         recipe: The recipe of the data set.
@@ -171,14 +175,18 @@ def learner_on(resolved: Recipe, splits: data.Splits) -> Learner:
 
 
 def seconds_of_step(learner: Learner) -> float:
-    """What a step takes after some to warm up: the mean of an epoch, or of what ten seconds hold."""
+    """What a step takes after some to warm up: the mean of an epoch, or of what ten seconds
+    hold.
+    """
     timed(learner, WARM_STEPS, longest=1)
     seconds, taken = timed(learner, longest=LONGEST)
     return seconds / taken
 
 
 def timed(learner: Learner, steps: int | None = None, longest: float = math.inf) -> tuple[float, int]:
-    """The time of some steps or of a whole epoch, broken off after so many seconds, and how many steps it was."""
+    """The time of some steps or of a whole epoch, broken off after so many seconds, and how many
+    steps it was.
+    """
     learner.prepared.train()
     learner.criterion.train()
     taken, seconds = 0, 0.0

@@ -1,4 +1,6 @@
-"""Sentences: which method is best, and is MACC better than what it must beat? Every claim is tested."""
+"""Sentences: which method is best, and is MACC better than what it must beat? Every claim is
+tested.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,14 +10,14 @@ from macc import losses, metrics
 from macc.experiments import grid
 from macc.experiments.catalog import LocalDataSet
 from macc.experiments.columns import column, compared, main
-from macc.experiments.ledger import Ledger, criterion_of
+from macc.experiments.ledger import Ledger
 from macc.experiments.measure import RunPredictions
 from macc.experiments.result import LEVEL, Cell, PairedTest, Result
 from macc.experiments.spec import RULE_TEXT, Method, half_of
 from macc.metrics.comparing import paired
 from macc.metrics.intervals import MeanOfSets
 from macc.metrics.over_runs import interval, paired_p
-from macc.training.recipe import HeadSettings
+from macc.training.recipe import HeadSettings, criterion_of
 
 JUDGED = "ece"
 """The metric of the sentences about MACC; of the other main metrics they say the verdicts alone."""
@@ -38,7 +40,8 @@ BY_CHANCE = (
 
 
 def add_findings(result: Result, ledger: Ledger, predictions: RunPredictions | None = None) -> None:
-    """Test the best method of every column against all others, and every MACC method against what it must beat.
+    """Test the best method of every column against all others, and every MACC method against what
+    it must beat.
 
     Args:
         result: Has the cells; the tests and sentences are added.
@@ -81,7 +84,9 @@ Paired = Callable[[Cell, Cell, str], PairedTest]
 
 
 class _Tests:
-    """Paired tests of the cells of a result: over seeds, or over the test samples of one run each."""
+    """Paired tests of the cells of a result: over seeds, or over the test samples of one run
+    each.
+    """
 
     def __init__(self, result: Result, ledger: Ledger, predictions: RunPredictions) -> None:
         self.result, self.ledger, self.predictions = result, ledger, predictions
@@ -136,11 +141,12 @@ class _Tests:
 def _over_seeds(a: Cell, b: Cell) -> tuple[float, float, float]:
     """Ends of the interval of A minus B, and the p-value of a paired t-test over seeds.
 
-    Chance alone makes a calibration error positive: by its noise floor where a model is perfectly calibrated, and
-    by less the larger the true error is. How much of the floor to subtract is therefore not known. If the true
-    errors are the same, the method with the lower floor has the lower error, and the method with the higher floor
-    has the lower error above its floor. So the difference must be significant in both ways, with and without the
-    floors, and the larger p-value counts.
+    Chance alone makes a calibration error positive: by its noise floor where a model is perfectly
+    calibrated, and by less the larger the true error is. How much of the floor to subtract is
+    therefore not known. If the true errors are the same, the method with the lower floor has the
+    lower error, and the method with the higher floor has the lower error above its floor. So the
+    difference must be significant in both ways, with and without the floors, and the larger p-value
+    counts.
     """
     differences = [x - y for x, y in zip(a.values, b.values, strict=True)]
     ways = [differences]
@@ -188,10 +194,12 @@ def _against_all(
 
 
 def of_the_best(p_values: Sequence[float]) -> list[float]:
-    """Correct the p-values of the best method against all others for their number, and for the choice of the best.
+    """Correct the p-values of the best method against all others for their number, and for the
+    choice of the best.
 
-    Any of the m methods might have come out best. For each of them Holm's procedure at level α/m with one-sided
-    tests, whose p-values are half of these, keeps the chance of a false claim below α/m: below α for all together.
+    Any of the m methods might have come out best. For each of them Holm's procedure at level α/m
+    with one-sided tests, whose p-values are half of these, keeps the chance of a false claim below
+    α/m: below α for all together.
 
     Example:
         >>> of_the_best([0.01])
@@ -222,7 +230,9 @@ def _is_macc(ledger: Ledger, dataset: LocalDataSet, method: Method) -> bool:
 
 
 def _apart_from_head(method: Method) -> dict[str, object]:
-    """What a method sets beside its head: with another schedule a loss is not the task loss of a method."""
+    """What a method sets beside its head: with another schedule a loss is not the task loss of a
+    method.
+    """
     return {key: value for key, value in method.settings.items() if key.split(".")[0] != "head"}
 
 

@@ -13,12 +13,14 @@ from macc.experiments.findings import add_findings
 from macc.experiments.ledger import Job, Ledger
 from macc.experiments.measure import Measured, RunPredictions, read
 from macc.experiments.result import Cell, Member, Result
-from macc.experiments.spec import RULE_TEXT, RULES, Method, Rule
+from macc.experiments.spec import RULE_TEXT, Experiment, Method, Rule
 from macc.metrics.over_runs import interval
 from macc.training.runs import Run
 
 Published = Callable[[Sequence[str], str, str, str, str], float | None]
-"""Gives what was printed elsewhere for a cell, from names of tables, data set, test, method and metric, in plain units."""
+"""Gives what was printed elsewhere for a cell, from names of tables, data set, test, method and
+metric, in plain units.
+"""
 
 
 def nothing_published(
@@ -28,8 +30,15 @@ def nothing_published(
     return None
 
 
-def gather(ledger: Ledger, published: Published = nothing_published) -> Result:
-    """Measure the selected runs of an experiment; nothing else of the test data is looked at."""
+def gather(ledger: Ledger, published: Published = nothing_published, *, tested: bool = True) -> Result:
+    """Measure the selected runs of an experiment; nothing else of the test data is looked at.
+
+    Args:
+        ledger: The trainings of the experiment.
+        published: Gives what was printed elsewhere.
+        tested: Whether methods are tested against each other; a part that is to be joined with
+            others need not be.
+    """
     experiment, predictions = ledger.experiment, RunPredictions()
     result = Result(
         name=experiment.name,
@@ -53,14 +62,15 @@ def gather(ledger: Ledger, published: Published = nothing_published) -> Result:
     for dataset in ledger.catalog.datasets:
         cells = _Cells(ledger, dataset, predictions, published)
         for method in ledger.methods(dataset):
-            for rule in RULES:
+            for rule in ledger.rules:
                 cells.add(result, method, rule)
         for method in ledger.trained(dataset):
             cells.add_calibrated(result, method)
     result.notes += _selected(result, ledger)
     for name, members in experiment.averages.items():
-        _add_average(result, experiment.paper, published, name, members)
-    add_findings(result, ledger, predictions)
+        _add_average(result, experiment, published, name, members)
+    if tested:
+        add_findings(result, ledger, predictions)
     result.provenance = _provenance(ledger, result)
     if experiment.kind == "convergence":
         result.curves = _curves(ledger)
@@ -104,7 +114,7 @@ def _selected(result: Result, ledger: Ledger) -> list[str]:
     """What validation chose, wherever there was a choice."""
     found = []
     for dataset in ledger.catalog.datasets:
-        for rule in (rule for rule in RULES if rule in result.rules(dataset.name)):
+        for rule in (rule for rule in ledger.rules if rule in result.rules(dataset.name)):
             words = []
             for method in ledger.trained(dataset):
                 point = ledger.chosen(dataset, method, rule)
@@ -155,7 +165,9 @@ class _Cells:
                 result.runs.append(self._member(method, rule, job, run))
 
     def add_calibrated(self, result: Result, method: Method) -> None:
-        """Put the cells of a method after its calibrators into the result, where all of its runs have one."""
+        """Put the cells of a method after its calibrators into the result, where all of its runs
+        have one.
+        """
         folders = {
             run.folder
             for run in result.runs
@@ -165,7 +177,7 @@ class _Cells:
         if not runs or not all((run.path / "calibrator.json").is_file() for run in runs):
             return
         then = method.then(runs[0].recipe.calibrate)
-        for rule in RULES:
+        for rule in self.ledger.rules:
             self.add(result, then, rule)
         if then.title not in result.methods:
             result.methods.append(then.title)
@@ -223,7 +235,9 @@ class _Cells:
     def _pooled(
         self, method: Method, members: Sequence[Sequence[Run]], names: Sequence[str], metric: str
     ) -> float | None:
-        """The mean over seeds of a metric of all prediction files taken as one set, where there are several."""
+        """The mean over seeds of a metric of all prediction files taken as one set, where there are
+        several.
+        """
         if len(names) == 1 or method.ensemble or metric in OF_RUNS:
             return None
         each = [self.predictions.pooled(method, runs, names).values(self.columns)[metric] for runs in members]
@@ -252,7 +266,7 @@ class _Cells:
 
 
 def _add_average(
-    result: Result, tables: Sequence[str], published: Published, name: str, members: Sequence[str]
+    result: Result, experiment: Experiment, published: Published, name: str, members: Sequence[str]
 ) -> None:
     """The unweighted mean over data sets, seed by seed; left out where one of them is."""
     missing = [member for member in members if member not in result.datasets]
@@ -264,7 +278,7 @@ def _add_average(
     result.tests[name] = tests
     for test in tests:
         for method in result.methods:
-            for rule in RULES:
+            for rule in experiment.rules:
                 for metric in result.metrics(members[0]):
                     cells = [result.cell(member, test, method, metric, rule) for member in members]
                     present = [cell for cell in cells if cell is not None]
@@ -286,7 +300,7 @@ def _add_average(
                             values=values,
                             low=None if ends is None else ends[0],
                             high=None if ends is None else ends[1],
-                            paper=published(tables, name, test, method, metric),
+                            paper=published(experiment.paper, name, test, method, metric),
                             floor=math.fsum(floors) / len(members) if len(floors) == len(members) else None,
                             by_chance=all(cell.by_chance for cell in present),
                         )
@@ -294,11 +308,13 @@ def _add_average(
 
 
 def _curves(ledger: Ledger) -> list[dict[str, Any]]:
-    """The main metrics on the test split after each epoch of every selected run: looked at, never selected by."""
+    """The main metrics on the test split after each epoch of every selected run: looked at, never
+    selected by.
+    """
     rows = []
     for dataset in ledger.catalog.datasets:
         for method in ledger.trained(dataset):
-            for job in ledger.chosen_runs(dataset, method, "val_accuracy"):
+            for job in ledger.chosen_runs(dataset, method, ledger.first_rule):
                 run = ledger.run(job)
                 if not run.finished:
                     continue
@@ -318,7 +334,9 @@ def _curves(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def fronts(ledger: Ledger) -> list[dict[str, object]]:
-    """Of every grid the points that no other beats in both objectives, as far as they were tried."""
+    """Of every grid the points that no other beats in both objectives, as far as they were
+    tried.
+    """
     names = ledger.experiment.search.objectives
     found: list[dict[str, object]] = []
     for dataset in ledger.catalog.datasets:

@@ -1,4 +1,6 @@
-"""Grids inside text: ``Focal(gamma={1,2,3}) + {weight}*MACC`` stands for many losses. Nothing is evaluated."""
+"""Grids inside text: ``Focal(gamma={1,2,3}) + {weight}*MACC`` stands for many losses. Nothing is
+evaluated.
+"""
 
 import itertools
 import math

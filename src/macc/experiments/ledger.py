@@ -1,20 +1,27 @@
-"""Which trainings an experiment needs, where their run folders are, and which of them validation selects."""
+"""Which trainings an experiment needs, where their run folders are, and which of them validation
+selects.
+"""
 
 import math
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from macc import losses
 from macc.experiments import grid
 from macc.experiments.catalog import Catalog, LocalDataSet
 from macc.experiments.grid import Point
 from macc.experiments.spec import RULE_TEXT, RULES, Experiment, Method, Rule, half_of
-from macc.training.recipe import LAST_FACTOR_WITH_HEAD, HeadSettings, MultiStep, Recipe, Selection
+from macc.training.recipe import (
+    LAST_FACTOR_WITH_HEAD,
+    HeadSettings,
+    MultiStep,
+    Recipe,
+    Selection,
+    criterion_of,
+)
 from macc.training.runs import Run, run_hash, run_path
 from macc.training.selection import chosen_epoch
 
@@ -30,7 +37,7 @@ class Job:
     method: str
     point: tuple[tuple[str, Any], ...]
     seed: int
-    rule: Rule = "val_accuracy"
+    rule: Rule
     """Which epoch it keeps, unless the recipe has a rule that tables are not made by."""
 
     @property
@@ -49,7 +56,8 @@ def key_of(point: Point) -> tuple[tuple[str, Any], ...]:
 class Ledger:
     """The trainings of an experiment and their state, read from the run folders.
 
-    The recipe of every training is read at once, so that a mistake is known before the first one starts.
+    The recipe of every training is read at once, so that a mistake is known before the first one
+    starts.
 
     Args:
         catalog: The data sets that are here.
@@ -92,7 +100,7 @@ class Ledger:
 
     def job(self, dataset: LocalDataSet, method: Method, point: Point, seed: int) -> Job:
         """One training."""
-        return Job(dataset.name, method.title, key_of(point), seed)
+        return Job(dataset.name, method.title, key_of(point), seed, self.first_rule)
 
     def recipe(self, job: Job) -> Recipe:
         """What a training is."""
@@ -118,7 +126,7 @@ class Ledger:
         try:
             # The recipe's own loss would be checked against settings that are not meant for it.
             found = self.catalog.load_recipe(dataset.recipe, overrides, loss=half_of(loss, 2), seed=job.seed)
-            if found.selection in RULES:
+            if self.has_rules(found):
                 overrides = {**overrides, "selection": job.rule}
                 found = self.catalog.load_recipe(
                     dataset.recipe, overrides, loss=half_of(loss, 2), seed=job.seed
@@ -133,8 +141,10 @@ class Ledger:
         return found.resolved()
 
     def _control(self, dataset: LocalDataSet, name: str) -> dict[str, Any]:
-        """Settings of the paper's table 8: the dropout selected for MACC, one mask a step, MACC's schedule."""
-        selected = self.chosen(dataset, self.experiment.method(name), "val_accuracy")
+        """Settings of the paper's table 8: the dropout selected for MACC, one mask a step, MACC's
+        schedule.
+        """
+        selected = self.chosen(dataset, self.experiment.method(name), self.first_rule)
         assert selected is not None  # noqa: S101 - asked for only when it is
         recipe = self.recipe(self.job(dataset, self.experiment.method(name), selected, self.seeds[0]))
         if not isinstance(recipe.head, HeadSettings):
@@ -158,6 +168,16 @@ class Ledger:
         return Run(self.out / folder)
 
     @property
+    def rules(self) -> list[Rule]:
+        """How epochs and points are selected."""
+        return self.experiment.rules
+
+    @property
+    def first_rule(self) -> Rule:
+        """The rule whose run is trained; the others keep other epochs of the same training."""
+        return self.rules[0]
+
+    @property
     def seeds(self) -> range:
         """The seeds of every method."""
         first = self.experiment.first_seed
@@ -168,8 +188,10 @@ class Ledger:
         alone = points == 1 or self.experiment.grid_seeds == "all"
         return self.seeds if alone else self.seeds[:1]
 
-    def scores(self, job: Job, rule: Rule = "val_accuracy") -> dict[str, float]:
-        """Accuracy, NLL, ECE and SCE on validation, of the epoch that a rule keeps of a finished training."""
+    def scores(self, job: Job, rule: Rule) -> dict[str, float]:
+        """Accuracy, NLL, ECE and SCE on validation, of the epoch that a rule keeps of a finished
+        training.
+        """
         kept = self._selection(job, rule)
         if (job, kept) not in self._scores:
             history = self.run(job).history
@@ -181,15 +203,25 @@ class Ledger:
         return self._scores[job, kept]
 
     def _selection(self, job: Job, rule: Rule) -> Selection:
-        """How an epoch is selected: by the rule, unless the recipe has one that tables are not made by."""
-        own = self.recipe(job).selection
-        return rule if own in RULES else own
+        """How an epoch is selected: by the rule, unless the recipe has one that tables are not made
+        by.
+        """
+        recipe = self.recipe(job)
+        return rule if self.has_rules(recipe) else recipe.selection
+
+    def has_rules(self, recipe: Recipe) -> bool:
+        """Whether the rules of the experiment hold for a recipe: not where it has a rule that
+        tables are not made by.
+        """
+        return recipe.selection in RULES or recipe.selection in self.rules
 
     def ready(self, dataset: LocalDataSet, method: Method) -> bool:
-        """Whether it is known what a method's trainings are: the control waits for the dropout rate it takes."""
+        """Whether it is known what a method's trainings are: the control waits for the dropout rate
+        it takes.
+        """
         if method.p_of is None:
             return True
-        return self.chosen(dataset, self.experiment.method(method.p_of), "val_accuracy") is not None
+        return self.chosen(dataset, self.experiment.method(method.p_of), self.first_rule) is not None
 
     def open_points(self, dataset: LocalDataSet, method: Method) -> list[Job]:
         """The trainings of a grid that are neither finished nor given up."""
@@ -198,10 +230,11 @@ class Ledger:
         return [job for job in jobs if job not in self.failed and not self.run(job).finished]
 
     def chosen(self, dataset: LocalDataSet, method: Method, rule: Rule) -> Point | None:
-        """The point that a rule selects by validation alone, once every point is done; ties as in the paper.
+        """The point that a rule selects by validation alone, once every point is done; ties as in
+        the paper.
 
-        The best validation accuracy, NLL or refinement; of equal ones the smaller weight of the penalties, then the smaller
-        dropout rate, then the first of the grid.
+        The best validation accuracy, NLL or refinement; of equal ones the smaller weight of the
+        penalties, then the smaller dropout rate, then the first of the grid.
         """
         if not self.ready(dataset, method):
             return None
@@ -212,17 +245,21 @@ class Ledger:
             return None
         ranked = []
         for index, (point, scores) in enumerate(self.tried(dataset, method, rule)):
-            mean = scores[rule.removeprefix("val_")]
+            by_accuracy = rule in ("val_accuracy", "last")
+            mean = scores["accuracy" if by_accuracy else rule.removeprefix("val_")]
             recipe = self.recipe(self.job(dataset, method, point, self.seeds[0]))
             p = recipe.head.p if isinstance(recipe.head, HeadSettings) else 0.0
-            rank = (-mean if rule == "val_accuracy" else mean, _weight(recipe.loss), p, index)
+            rank = (-mean if by_accuracy else mean, _weight(recipe.loss), p, index)
             ranked.append((rank, point))
         return min(ranked, key=lambda row: row[0])[1] if ranked else None
 
     def tried(
-        self, dataset: LocalDataSet, method: Method, rule: Rule = "val_accuracy"
+        self, dataset: LocalDataSet, method: Method, rule: Rule | None = None
     ) -> list[tuple[Point, dict[str, float]]]:
-        """The points of a grid whose trainings are finished, with their validation scores over the seeds of the search."""
+        """The points of a grid whose trainings are finished, with their validation scores over the
+        seeds of the search.
+        """
+        rule = rule or self.first_rule
         points = self.points(dataset, method)
         found = []
         for point in points:
@@ -245,7 +282,9 @@ class Ledger:
         if not self.run(job).finished:
             return job
         epoch = self.scores(job, rule)["epoch"]
-        return replace(job, rule=next(each for each in RULES if self.scores(job, each)["epoch"] == epoch))
+        return replace(
+            job, rule=next(each for each in self.rules if self.scores(job, each)["epoch"] == epoch)
+        )
 
     def is_searched(self, dataset: LocalDataSet, method: Method) -> bool:
         """Whether Optuna goes through a method's points: there are several."""
@@ -253,7 +292,7 @@ class Ledger:
 
     def open_repeats(self, dataset: LocalDataSet, method: Method) -> list[Job]:
         """Trainings of selected points with the seeds that took no part in selection."""
-        wanted = dict.fromkeys(job for rule in RULES for job in self.chosen_runs(dataset, method, rule))
+        wanted = dict.fromkeys(job for rule in self.rules for job in self.chosen_runs(dataset, method, rule))
         return [job for job in wanted if job not in self.failed and not self.run(job).finished]
 
     def finished(self, dataset: LocalDataSet) -> int:
@@ -266,9 +305,9 @@ class Ledger:
             for point in points:
                 for seed in self.search_seeds(len(points)):
                     jobs[self.job(dataset, method, point, seed)] = None
-            for rule in RULES:
+            for rule in self.rules:
                 selected = self.chosen_runs(dataset, method, rule)
-                jobs.update(dict.fromkeys(replace(job, rule="val_accuracy") for job in selected))
+                jobs.update(dict.fromkeys(replace(job, rule=self.first_rule) for job in selected))
         return len({self.run(job).path for job in jobs if self.run(job).finished})
 
     def is_open(self) -> bool:
@@ -288,7 +327,7 @@ class Ledger:
         """Selected runs whose predictions on shifted data are not there, with the data set."""
         for method in self.trained(dataset):
             for job in dict.fromkeys(
-                job for rule in RULES for job in self.chosen_runs(dataset, method, rule)
+                job for rule in self.rules for job in self.chosen_runs(dataset, method, rule)
             ):
                 run = self.run(job)
                 if not run.finished or job in self.failed:
@@ -305,7 +344,9 @@ class Ledger:
                         yield job, mc_name(passes)
 
     def wants_moments(self, job: Job) -> bool:
-        """Whether the moments of a training's logits are asked for, and it has a head that gives them."""
+        """Whether the moments of a training's logits are asked for, and it has a head that gives
+        them.
+        """
         return self.experiment.moments and isinstance(self.recipe(job).head, HeadSettings)
 
     def passes(self, dataset: LocalDataSet, method: Method) -> list[int]:
@@ -334,12 +375,6 @@ def _steps(recipe: Recipe, samples: int) -> int:
     batches = samples / recipe.batch_size
     each = math.floor(batches) if recipe.drop_last else math.ceil(batches)
     return each * recipe.epochs
-
-
-@lru_cache(maxsize=1024)
-def criterion_of(loss: str) -> losses.Task | losses.Criterion:
-    """A loss to look at, parsed once; it is not to be trained with."""
-    return losses.parse(loss)
 
 
 def _weight(loss: str) -> float:

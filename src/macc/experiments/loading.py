@@ -1,4 +1,6 @@
-"""Reading an experiment: one that comes with macc by its name, or a YAML file; mistakes are one sentence."""
+"""Reading an experiment: one that comes with macc by its name, or a YAML file; mistakes are one
+sentence.
+"""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +18,9 @@ from macc.training.recipe import Scale
 from macc.words import did_you_mean, slug
 
 FOLDERS = ("experiments/files", "paper/files")
-"""Where the experiments that come with macc lie in the package; a new folder of them is a line here."""
+"""Where the experiments that come with macc lie in the package; a new folder of them is a line
+here.
+"""
 
 
 @cache
@@ -48,7 +52,8 @@ def load(
 
     Args:
         experiment: A name of ``macc run list``, or the path of a YAML file.
-        scale: ``"smoke"``, ``"cpu"`` or ``"full"``: of the recipes, and of the file's own ``scales``.
+        scale: ``"smoke"``, ``"cpu"`` or ``"full"``: of the recipes, and of the file's own
+            ``scales``.
         seeds: In place of the file's.
         datasets: Only these of its data sets.
 

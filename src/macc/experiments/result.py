@@ -28,16 +28,22 @@ class Cell:
     rule: str
     metric: str
     values: tuple[float, ...]
-    """One for each seed, in plain units (an ECE of 2 % is 0.02); NaN where the test does not define it."""
+    """One for each seed, in plain units (an ECE of 2 % is 0.02); NaN where the test does not define
+    it.
+    """
     low: float | None
     high: float | None
-    """Ends of the 95 % interval of the mean over seeds; with one seed, of the value over test samples."""
+    """Ends of the 95 % interval of the mean over seeds; with one seed, of the value over test
+    samples.
+    """
     paper: float | None
     """The paper's value, in plain units too."""
     pooled: float | None = None
     """Mean over seeds, all cells of a shifted test taken as one set."""
     floor: float | None = None
-    """The calibration error that chance alone gives, with labels drawn from the first seed's own probabilities."""
+    """The calibration error that chance alone gives, with labels drawn from the first seed's own
+    probabilities.
+    """
     by_chance: bool = False
     """Whether the first seed's calibration error is no larger than what chance alone may give."""
 
@@ -71,14 +77,18 @@ class PairedTest:
     a: str
     b: str
     why: str
-    """What B is to A, one of ``task``, ``dropout``, ``competitor`` and ``temperature``; ``best`` where A has the best mean."""
+    """What B is to A, one of ``task``, ``dropout``, ``competitor`` and ``temperature``; ``best``
+    where A has the best mean.
+    """
     difference: float
     low: float
     high: float
     p: float
     p_holm: float
     basis: str
-    """``seeds`` (paired t-test), ``samples`` (paired bootstrap of one run each) or ``none`` (no test is possible)."""
+    """``seeds`` (paired t-test), ``samples`` (paired bootstrap of one run each) or ``none`` (no
+    test is possible).
+    """
 
 
 @dataclass
@@ -103,9 +113,13 @@ class Result:
     comparisons: list[PairedTest] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
-    """Filled by ``kind: convergence``. Rows with dataset, method, seed, epoch and the metrics of the test split."""
+    """Filled by ``kind: convergence``. Rows with dataset, method, seed, epoch and the metrics of
+    the test split.
+    """
     timings: list[dict[str, Any]] = field(default_factory=list)
-    """Filled by ``kind: timing``. Rows with dataset, method, passes, seconds an epoch and ratios."""
+    """Filled by ``kind: timing``. Rows with dataset, method, passes, seconds an epoch and
+    ratios.
+    """
     figure: str | None = None
     """Which of the paper's figures a report draws of it."""
     fronts: list[dict[str, Any]] = field(default_factory=list)
@@ -131,7 +145,9 @@ class Result:
         return cast("Mapping[tuple[str, ...], Cell]", self.__dict__["_by_key"])
 
     def rules(self, dataset: str) -> list[str]:
-        """The rules of selection with different runs or, of an average, values: the first of those with the same."""
+        """The rules of selection with different runs or, of an average, values: the first of those
+        with the same.
+        """
         found: dict[str, dict[tuple[str | int, ...], Any]] = {}
         for run in self.runs:
             if run.dataset == dataset:
@@ -168,12 +184,16 @@ class Result:
 
     @property
     def stages(self) -> list[list[str]]:
-        """The methods as they were trained, and after their calibrators; they are tested among their kind."""
+        """The methods as they were trained, and after their calibrators; they are tested among
+        their kind.
+        """
         raw = [name for name in self.methods if name not in self.calibrated]
         return [raw, [name for name in self.methods if name in self.calibrated]]
 
     def best(self, dataset: str, test: str, rule: str, metric: str) -> list[str]:
-        """The methods that are significantly better than every other one of their stage: one of each at most."""
+        """The methods that are significantly better than every other one of their stage: one of
+        each at most.
+        """
         block = (dataset, test, rule, metric, "best")
         of_best: dict[str, list[PairedTest]] = {}
         for row in self.comparisons:

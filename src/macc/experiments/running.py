@@ -10,7 +10,7 @@ import torch
 from macc.experiments import loading, tables
 from macc.experiments.gather import Published, gather, nothing_published
 from macc.experiments.ledger import Ledger, open_ledger
-from macc.experiments.progress import Progress
+from macc.experiments.listening import Listener
 from macc.experiments.result import Result
 from macc.experiments.search import hidden
 from macc.experiments.spec import Experiment
@@ -32,27 +32,32 @@ def run(
     root: str | PathLike[str] | None = None,
     verify: bool = True,
     published: Published = nothing_published,
-    show: bool = False,
+    listener: Listener | None = None,
 ) -> Result:
     """Train what an experiment needs and is not there yet, and measure it.
 
-    Started again after whatever happened, it resumes; runs are shared by all experiments with the same ``out``.
+    After whatever happened, the same call resumes; runs are shared by all experiments with the
+    same ``out``.
 
     Args:
         experiment: An experiment, or the name or path of one.
         scale: ``"smoke"``, ``"cpu"`` or ``"full"``, of an experiment by name or path.
         seeds: In place of the file's, of an experiment by name or path.
         datasets: Only these of its data sets, of an experiment by name or path.
-        workers: Processes that train; as many as cores and trainings where not given, one on an accelerator.
-        storage: Address of a database for the grids; an SQLite file in the experiment's folder by default.
+        workers: Processes that train; as many as cores and trainings where not given, one on an
+            accelerator.
+        storage: Address of a database for the grids; an SQLite file in the experiment's folder by
+            default.
         out: The folder of run folders; results go to ``<out>/experiments/<name>-<scale>``.
         root: The folder with data files.
         verify: Compare published files with their checksums before they are opened.
-        published: Gives the value that stands beside a cell; :func:`macc.paper.value` gives those of the paper.
-        show: Tell on standard error how far it is.
+        published: Gives the value that stands beside a cell; :func:`macc.paper.value` gives those
+            of the paper.
+        listener: Hears how far it is; `macc run` gives one that shows it.
 
     Returns:
-        What it found, also written as ``result.json``; where every training fails, the first reason is raised.
+        What it found, also written as ``result.json``; where every training fails, the first reason
+        is raised.
 
     Example:
         >>> import tempfile
@@ -73,16 +78,16 @@ def run(
             f"{experiment.origin}: kind: timing times epochs and compares no trained methods; "
             "`macc run` does that, and macc.paper.time_epochs in Python"
         )
-    progress = Progress(show=show)
-    ledger = look(experiment, out, root, verify=verify, progress=progress)
+    listener = listener or Listener()
+    ledger = look(experiment, out, root, verify=verify, listener=listener)
     folder = folder_of(experiment, out)
     address = storage or f"sqlite:///{(folder / 'study.db').absolute()}"
     if storage is not None:
-        progress.say(f"grids are shared through {hidden(storage)}")
+        listener.say(f"grids are shared through {hidden(storage)}")
     folder.mkdir(parents=True, exist_ok=True)
     wanted = workers if workers is not None else _workers(experiment)
-    with progress.of(ledger):
-        execute(ledger, folder, address, wanted, progress.tell)
+    with listener.of(ledger):
+        execute(ledger, folder, address, wanted, listener.tell)
     _check_any(ledger)
     result = gather(ledger, published)
     write(result, folder)
@@ -95,13 +100,13 @@ def look(
     root: str | PathLike[str] | None,
     *,
     verify: bool,
-    progress: Progress,
+    listener: Listener,
 ) -> Ledger:
     """The ledger of an experiment, telling what is looked for and what is not there."""
-    progress.say(f"{experiment.name}: looking for the data")
+    listener.say(f"{experiment.name}: looking for the data")
     ledger = open_ledger(experiment, out, root, verify=verify)
     for text in ledger.catalog.left_out:
-        progress.say(text)
+        listener.say(text)
     return ledger
 
 

@@ -1,7 +1,8 @@
-"""Grids through Optuna: a record of every point, shared by any number of workers on any number of machines.
+"""Grids through Optuna: a record of every point, shared by any number of workers on any number of
+machines.
 
-A run's folder decides who trains it; Optuna decides who tries. A worker that dies stops its heartbeat, and
-another one gets its trial.
+A run's folder decides who trains it; Optuna decides who tries. A worker that dies stops its
+heartbeat, and another one gets its trial.
 """
 
 import hashlib
@@ -34,7 +35,9 @@ _ADDRESS = re.compile(
     r"(?:(?P<user>[^:/?@]*)(?::(?P<password>[^/?@]*))?@)?"
     r"(?P<place>(?:\[[0-9a-fA-F:.]*\]|[^:/?@\[]*)(?::\d*)?)(?P<database>/[^?@:]*)?(?:\?(?P<query>[^@]*))?"
 )
-"""The rest of an address, after its kind and slashes, that can be read in one way only, so that its sole ``@`` ends the password."""
+"""The rest of an address, after its kind and slashes, that can be read in one way only, so that its
+sole ``@`` ends the password.
+"""
 _SECRET = re.compile("pass|secret|token|key|cred", re.IGNORECASE)
 
 OnEpoch = Callable[[Mapping[str, Any]], None]
@@ -63,7 +66,8 @@ def _quiet() -> Iterator[None]:
 def hidden(address: str) -> str:
     """A storage address as it may be shown: without its password and its query.
 
-    Where an ``@`` that is not escaped leaves open what the password is, only the kind of database is shown.
+    Where an ``@`` that is not escaped leaves open what the password is, only the kind of database
+    is shown.
 
     Example:
         >>> hidden("postgresql://me:secret@host/grids?sslpassword=secret")
@@ -170,7 +174,9 @@ def database_errors(address: str) -> Iterator[None]:
 
 
 def _of_database(error: BaseException) -> Exception | None:
-    """The error of a database behind another one: Optuna stumbles when its report of a failure fails."""
+    """The error of a database behind another one: Optuna stumbles when its report of a failure
+    fails.
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     seen: BaseException | None = error
@@ -247,7 +253,9 @@ class GridStudy:
             )
 
     def enqueue(self) -> None:
-        """Put every point into the queue that is not in it, nor done; under a lock, so that it is once."""
+        """Put every point into the queue that is not in it, nor done; under a lock, so that it is
+        once.
+        """
         if self.search.sampler != "grid":
             return
         with locked(self.folder), _quiet():
@@ -307,7 +315,8 @@ class GridStudy:
                     lambda trial: self._objective(trial, train), n_trials=1, catch=(ValueError,)
                 )
             except ValueError as error:
-                # Another worker took this one for dead, trained or found the same run, and has told its result.
+                # Another worker took this one for dead, trained or found the same run, and has
+                # reported its result.
                 if not str(error).startswith("Cannot tell"):
                     raise
         return True
@@ -335,11 +344,13 @@ class GridStudy:
                 raise optuna.TrialPruned("behind the median") from None
             if job in self.ledger.failed:
                 raise ValueError(self.ledger.failed[job])
-            found.append(self.ledger.scores(job))
+            found.append(self.ledger.scores(job, self.ledger.first_rule))
         return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
 
     def _refuse_tried(self, trial: "optuna.Trial", point: Point) -> None:
-        """Where a sampler suggests what was tried, put one into the queue that was not; no more than were asked for."""
+        """Where a sampler suggests what was tried, put one into the queue that was not; no more
+        than were asked for.
+        """
         import optuna
 
         with locked(self.folder):

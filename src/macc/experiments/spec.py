@@ -1,15 +1,14 @@
 """An experiment: data sets, methods, seeds, tests and what to show, as plain checked values.
 
-It is written in YAML; the paper's tables and the demo are such files, and so is a user's own comparison.
+It is written in YAML; the paper's tables and the demo are such files, and so is a user's own
+comparison.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,19 +20,21 @@ from pydantic import (
     model_validator,
 )
 
-from macc import losses
 from macc.experiments import columns, grid
-from macc.io.yaml import parse
-from macc.training.recipe import Calibrate, Count, Scale
+from macc.experiments.methods import flat, library, spelled_out
+from macc.training.recipe import Calibrate, Count, Scale, criterion_of
 from macc.words import did_you_mean
 
-Rule = Literal["val_accuracy", "val_nll", "val_refinement"]
-RULES: tuple[Rule, ...] = get_args(Rule)
-"""The rules of selection that every table can be had by; the paper's is the first."""
+Rule = Literal["val_accuracy", "val_nll", "val_refinement", "last"]
+RULES: tuple[Rule, ...] = ("val_accuracy", "val_nll", "val_refinement")
+"""The rules of selection that every table can be had by, unless an experiment names its own; the
+paper's is the first.
+"""
 RULE_TEXT = {
     "val_accuracy": "validation accuracy, the paper's rule",
     "val_nll": "validation NLL",
     "val_refinement": "validation NLL after temperature scaling",
+    "last": "no rule: the last epoch",
 }
 Figure = Literal["samples", "certainty", "gap", "confidence", "mistakes", "convergence"]
 PaperTable = Literal["table1", "table2", "table3", "table4", "table5", "table6", "table7", "table8"]
@@ -49,23 +50,6 @@ class _SpecValues(BaseModel):
         populate_by_name=True,
         hide_input_in_errors=False,
     )
-
-
-def _flat(settings: object) -> object:
-    """Nested settings by dotted key; ``{0.2, 0.3}``, which YAML takes for a mapping, becomes a grid again."""
-    if not isinstance(settings, Mapping):
-        return settings
-    found: dict[str, object] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value and all(inner is None for inner in value.values()):
-            found[str(key)] = "{" + ", ".join(map(str, value)) + "}"
-        elif isinstance(value, Mapping):
-            inside = _flat(value)
-            assert isinstance(inside, dict)  # noqa: S101 - a mapping stays one
-            found.update({f"{key}.{inner}": text for inner, text in inside.items()})
-        else:
-            found[str(key)] = value
-    return found
 
 
 def _listed(value: object) -> object:
@@ -109,7 +93,7 @@ def _objective(name: str) -> str:
     return name
 
 
-Settings = Annotated[dict[str, Any], BeforeValidator(_flat), AfterValidator(_settable)]
+Settings = Annotated[dict[str, Any], BeforeValidator(flat), AfterValidator(_settable)]
 Number = Annotated[int | float | str, Field(union_mode="smart")]
 PowerOfTen = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_power_of_ten)]
 ColumnName = Annotated[str, AfterValidator(_column_name)]
@@ -119,7 +103,9 @@ Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeVa
 
 
 class Method(_SpecValues):
-    """One thing to compare: a loss, possibly with grids in it, or something made of another method's runs."""
+    """One thing to compare: a loss, possibly with grids in it, or something made of another
+    method's runs.
+    """
 
     name: Annotated[Name | None, Field(description="What tables call it; the paper's name if not given.")] = (
         None
@@ -240,6 +226,12 @@ class Experiment(_SpecValues):
         Literal["selected", "points"], Field(description="points: every point of a grid is a row of its own.")
     ] = "selected"
     search: Search = Search()
+    rules: Annotated[
+        list[Rule],
+        Field(
+            min_length=1, description="How epochs and points are selected; one training serves all of them."
+        ),
+    ] = list(RULES)
     tests: Tests = {}
     averages: Annotated[
         dict[Name, Annotated[list[str], Field(min_length=2)]],
@@ -280,13 +272,13 @@ class Experiment(_SpecValues):
         if not isinstance(values, dict):
             return values
         values = dict(values)
-        library = _library()
+        known = library()
         grids = values.get("grids") or {}
         if not isinstance(grids, Mapping):
             raise ValueError(
                 f"grids must map names to lists of values, as in {{weight: [1, 10]}}, got {grids!r}"
             )
-        values["grids"] = {**library["grids"], **library["cut"].get(str(values.get("scale")), {}), **grids}
+        values["grids"] = {**known["grids"], **known["cut"].get(str(values.get("scale")), {}), **grids}
         if isinstance(values.get("datasets"), str | dict):
             values["datasets"] = [values["datasets"]]
         if isinstance(values.get("methods"), str | dict):
@@ -294,12 +286,15 @@ class Experiment(_SpecValues):
         if isinstance(values.get("datasets"), list):
             values["datasets"] = [_data_set(value) for value in values["datasets"]]
         if isinstance(values.get("methods"), list):
-            values["methods"] = [_method(method, library["methods"]) for method in values["methods"]]
+            values["methods"] = [spelled_out(method, known["methods"]) for method in values["methods"]]
         return values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_names()
+        twice = next((rule for rule, times in Counter(self.rules).items() if times > 1), None)
+        if twice is not None:
+            raise ValueError(f"rules: {twice!r} is there twice; leave one out")
         for dataset in self.datasets:
             grids = {**self.grids, **dataset.grids}
             for name in dataset.methods or ():
@@ -356,7 +351,9 @@ class Experiment(_SpecValues):
         self._check_names()
 
     def _several(self) -> dict[str, set[str]]:
-        """The axes of each method that take several values, over all data sets: what names of points must tell."""
+        """The axes of each method that take several values, over all data sets: what names of
+        points must tell.
+        """
         seen: dict[str, dict[str, set[grid.Value]]] = {method.title: {} for method in self.methods}
         for dataset in self.datasets:
             for method in self.methods_on(dataset):
@@ -366,8 +363,8 @@ class Experiment(_SpecValues):
             title: {name for name, values in axes.items() if len(values) > 1} for title, axes in seen.items()
         }
 
-    def _at_points(self, method: Method, grids: grid.Grids, told: set[str]) -> list[Method]:
-        """A method at each of its points, called by those values that are to be told."""
+    def _at_points(self, method: Method, grids: grid.Grids, named: set[str]) -> list[Method]:
+        """A method at each of its points, called by those values that are to be named."""
         found = []
         for point in grid.points(self.axes(method, grids)):
             settings = {
@@ -377,7 +374,7 @@ class Experiment(_SpecValues):
                 for key, value in method.settings.items()
             }
             loss = None if method.loss is None else grid.fill("loss", method.loss, point, grids)
-            name = ", ".join([method.title, *(f"{axis} {point[axis]}" for axis in point if axis in told)])
+            name = ", ".join([method.title, *(f"{axis} {point[axis]}" for axis in point if axis in named)])
             found.append(method.model_copy(update={"name": name, "loss": loss, "settings": settings}))
         return found
 
@@ -402,7 +399,7 @@ class Experiment(_SpecValues):
         for point in grid.points(_one_each(self.axes(method, grids))):
             text = grid.fill("loss", method.loss or "", point, grids)
             try:
-                criterion = losses.parse(half_of(text, 2))
+                criterion = criterion_of(half_of(text, 2))
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
             if method.p_of is not None and criterion.needs_moments:
@@ -444,7 +441,7 @@ class Experiment(_SpecValues):
                 if size == 1 or self.grid_seeds == "all" or self.show == "points":
                     total += size * self.seeds
                 else:
-                    total += size + min(len(RULES), size) * (self.seeds - 1)
+                    total += size + min(len(self.rules), size) * (self.seeds - 1)
         return total
 
 
@@ -471,39 +468,3 @@ def _data_set(value: Any) -> Any:
     if isinstance(value, str):
         return {"name": Path(value.partition(":")[2] or value).stem, "recipe": [value]}
     return value
-
-
-def _method(value: Any, library: Mapping[str, Any]) -> Any:
-    """A method spelled out: a name of the library, a loss, or a mapping as it stands."""
-    if isinstance(value, str) and value in library:
-        return {"name": value, **library[value]}
-    if isinstance(value, str):
-        if re.fullmatch(r"[A-Z]{2,4}(\+\w+)*", value):
-            cure = did_you_mean(value, library)
-            if cure.startswith("did you mean"):
-                raise ValueError(f"no method is called {value!r}; {cure}")
-        return {"loss": value}
-    if isinstance(value, dict) and "method" in value:
-        value = dict(value)
-        name = value.pop("method")
-        if not isinstance(name, str) or name not in library:
-            raise ValueError(f"no method is called {name!r}; {did_you_mean(str(name), list(library))}")
-        found = {"name": name, **library[name], **value}
-        own, given = library[name].get("set"), value.get("set")
-        if isinstance(own, Mapping) and isinstance(given, Mapping):
-            both = [cast("dict[str, object]", _flat(settings)) for settings in (own, given)]
-            kept = {key: value for key, value in both[0].items() if key.partition(".")[0] not in both[1]}
-            found["set"] = {**kept, **both[1]}
-        return found
-    return value
-
-
-@cache
-def _library() -> dict[str, Any]:
-    """The methods of the paper, by its names, and its grids."""
-    text = (resources.files("macc") / "experiments" / "methods.yaml").read_text("utf-8")
-    found = parse(text, "methods.yaml")
-    methods = {
-        name: {"loss": value} if isinstance(value, str) else value for name, value in found["methods"].items()
-    }
-    return {"grids": found["grids"], "cut": found["scales"], "methods": methods}

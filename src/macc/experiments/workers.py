@@ -1,7 +1,7 @@
 """Workers: processes that take one open training after another until nothing is left.
 
-What is open is read from the run folders alone, so workers need no leader, may come, go and die, and an
-experiment that was stopped resumes with what is missing.
+What is open is read from the run folders alone, so workers need no leader, may come, go and die,
+and an experiment that was stopped resumes with what is missing.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -32,15 +32,18 @@ from macc.experiments.search import (
     database_errors,
     open_storage,
 )
-from macc.experiments.spec import RULES, Method
+from macc.experiments.spec import Method
 from macc.io.writing import write_bytes
+from macc.training.allocation import keep_freed_memory
 from macc.training.runs import Run, locked
 
 if TYPE_CHECKING:
     import optuna
 
 MIN_RESAMPLES = 100
-"""Behind the intervals of a run's own ``metrics.json``; tables have those over seeds, or make theirs anew."""
+"""Behind the intervals of a run's own ``metrics.json``; tables have those over seeds, or make
+theirs anew.
+"""
 PAUSE_SECONDS = 0.3
 RECONNECT_SECONDS = (1, 2, 5, 10, 20, 30)
 """How long to wait before each attempt to reach a database again that went away."""
@@ -50,7 +53,9 @@ Tell = Callable[[Event], None]
 
 
 class _Stop:
-    """While entered, SIGINT and SIGTERM are noted, for the time between two trainings; a second one acts at once."""
+    """While entered, SIGINT and SIGTERM are noted, for the time between two trainings; a second one
+    acts at once.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -82,9 +87,11 @@ class Worker:
         ledger: The trainings of the experiment.
         folder: The experiment's folder.
         storage: Address of the database for grids.
-        tell: Hears what happens: ``("begin", text)``, ``("done", text)``, ``("failed", (job, reason))``.
+        tell: Hears what happens: ``("begin", text)``, ``("done", text)``,
+            ``("failed", (job, reason))``.
         heartbeat: Seconds between signs of life in the database.
-        failures: A folder in which workers note which runs failed and why, so that none is tried by each of them.
+        failures: A folder in which workers note which runs failed and why, so that none is tried by
+            each of them.
     """
 
     def __init__(
@@ -130,7 +137,9 @@ class Worker:
         time.sleep(seconds)
 
     def _round(self) -> tuple[bool, bool]:
-        """One look at everything: whether something was done, and whether others are at something."""
+        """One look at everything: whether something was done, and whether others are at
+        something.
+        """
         did = waiting = False
         for dataset in self.ledger.catalog.datasets:
             for method in self.ledger.trained(dataset):
@@ -149,9 +158,14 @@ class Worker:
         return did, waiting
 
     def hopeless(self, dataset: LocalDataSet, method: Method) -> bool:
-        """Whether what a control waits for will never be known, because every training of it failed."""
+        """Whether what a control waits for will never be known, because every training of it
+        failed.
+        """
         target = self.ledger.experiment.method(method.p_of or "")
-        return self._searched(dataset, target) and self.ledger.chosen(dataset, target, "val_accuracy") is None
+        return (
+            self._searched(dataset, target)
+            and self.ledger.chosen(dataset, target, self.ledger.first_rule) is None
+        )
 
     def _searched(self, dataset: LocalDataSet, method: Method) -> bool:
         key = (dataset.name, method.title)
@@ -176,7 +190,9 @@ class Worker:
             yield self._train(job)
 
     def _search(self, dataset: LocalDataSet, method: Method) -> bool:
-        """Try a point of a grid, reaching the database again where it went away; whether there was one."""
+        """Try a point of a grid, reaching the database again where it went away; whether there was
+        one.
+        """
         waits = iter(RECONNECT_SECONDS)
         while True:
             try:
@@ -241,7 +257,8 @@ class Worker:
             return False
         except ValueError as error:
             if note is not None:
-                write_bytes(note, str(error).encode())
+                with suppress(OSError):  # a full disk is told by what failed, and not by the note of it
+                    write_bytes(note, str(error).encode())
             self._fail(job, str(error))
             return True
         if found.path != run.path:
@@ -275,9 +292,11 @@ class Worker:
 
 
 def fit(ledger: Ledger, job: Job, **options: Any) -> Run:
-    """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody looks at again."""
+    """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody
+    looks at again.
+    """
     recipe, catalog = ledger.recipe(job), ledger.catalog
-    also = [rule for rule in RULES if rule != recipe.selection] if recipe.selection in RULES else []
+    also = [rule for rule in ledger.rules if rule != recipe.selection] if ledger.has_rules(recipe) else []
     return training.fit(
         recipe,
         data=catalog.splits(catalog[job.dataset]),
@@ -311,7 +330,8 @@ def execute(
     if not ledger.is_open():
         return
     if any(ledger.is_searched(d, method) for d in ledger.catalog.datasets for method in ledger.trained(d)):
-        # A wrong address is told now, and not after the trainings of all methods without a grid.
+        # A wrong address is reported now, and not after the trainings of all methods without a
+        # grid.
         with database_errors(storage):
             close_storage(open_storage(storage, folder, heartbeat=heartbeat))
     # Outside the folders that are kept: the next time everything that failed is tried again.
@@ -357,7 +377,7 @@ def _with_processes(
 
 
 def _listen(events: Any, ledger: Ledger, tell: Tell) -> None:
-    """Pass on what workers told, for as long as there is something, half a second at least."""
+    """Pass on what workers reported, for as long as there is something, half a second at least."""
     try:
         while True:
             kind, content = events.get(timeout=0.3)
@@ -412,6 +432,7 @@ def _forwarded(processes: Sequence[BaseProcess]) -> Iterator[None]:
 
 def _process(ledger: Ledger, folder: Path, storage: str, events: Any, heartbeat: int, failures: Path) -> None:
     """The life of a worker process."""
+    keep_freed_memory()
     if hasattr(os, "setsid"):
         os.setsid()  # the terminal's Ctrl-C is for the process that started it
     parent = multiprocessing.parent_process()

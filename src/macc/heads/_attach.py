@@ -1,4 +1,6 @@
-"""Putting a head into a model someone already has, taking it out again, and asking the model for moments."""
+"""Putting a head into a model someone already has, taking it out again, and asking the model for
+moments.
+"""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from macc.heads._conv import MCDropoutConv2d, is_pointwise
 from macc.heads._modules import Estimator, Head, MCDropout, MCDropoutLinear, check_knobs, needs_two
 from macc.heads._moments import LogitMoments, at_least_float32, moments_over_samples
+from macc.heads._tokens import TokenScore, no_longer_pick_first, pick_first
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -30,29 +33,37 @@ def attach(
 ) -> ModelT:
     """Replace the classifier's last linear layer by an :class:`MCDropoutLinear`, in place.
 
-    A last 1x1 convolution, which gives the logits of every pixel, becomes an :class:`MCDropoutConv2d`.
+    A last 1x1 convolution, which gives the logits of every pixel, becomes an
+    :class:`MCDropoutConv2d`.
 
     With ``example``, one forward pass in evaluation mode finds the layer whose output *is* the
     model's output. Without it, the last linear layer is taken if its name says that it is the
-    classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or if it ends
-    an ``nn.Sequential``, unless a layer outside its block has such a name too. In a model of transformers it is the
-    one layer around the base model with ``config.num_labels`` outputs. ``layer`` names it outright. A 1x1 convolution
-    is taken by the same rules where it is registered after every linear layer.
+    classifier (``fc``, ``head``, ``classifier``, ``score``, ``out_proj``, ``logits``, ``out``) or
+    if it ends an ``nn.Sequential``, unless a layer outside its block has such a name too. In a
+    model of transformers it is the one layer around the base model with ``config.num_labels``
+    outputs. ``layer`` names it outright. A 1x1 convolution is taken by the same rules where it is
+    registered after every linear layer.
 
-    A dropout layer registered right before the classifier is reported as a warning: features would be
-    dropped twice.
+    A dropout layer registered right before the classifier is reported as a warning: features would
+    be dropped twice.
 
-    A layer with one output (the logit of a binary classifier) and one with an output for each of several labels are
-    attached to like any other; :class:`macc.losses.BinaryCrossEntropy` is a loss for them.
+    Decoders of transformers apply ``score`` to every token and then pick one. In training the head
+    is applied to the features of the token that the model picks.
+
+    A layer with one output (the logit of a binary classifier) and one with an output for each of
+    several labels are attached to like any other; :class:`macc.losses.BinaryCrossEntropy` is a loss
+    for them.
 
     Args:
-        model: Any classifier that ends in a linear layer or a 1x1 convolution. Attach before compiling it or wrapping it
-            for distributed training. A transformers model is then called without ``labels=``.
+        model: Any classifier that ends in a linear layer or a 1x1 convolution. Attach before
+            compiling it or wrapping it for distributed training. A transformers model is then
+            called without ``labels=``.
         p: Dropout rate in ``[0, 1)``.
         samples: Number of masks; 1 is ordinary dropout.
         estimator: ``"sampled"`` (the paper's) or ``"analytic"`` (its limit in closed form).
         layer: Dotted name of the layer, as in ``model.named_modules()``.
-        example: A batch: what ``model`` is called with; a dict is passed as keywords, a tuple as arguments.
+        example: A batch: what ``model`` is called with; a dict is passed as keywords, a tuple as
+            arguments.
 
     Returns:
         The same model; where the model *is* such a layer, a new head that shares its parameters.
@@ -74,9 +85,13 @@ def attach(
     name = find_classifier(model, layer, example)
     plain = cast("Layer", model.get_submodule(name))
     _refuse_layer(plain, name)
-    _refuse_owner(model.get_submodule(name.rpartition(".")[0]), name)
+    owner = model.get_submodule(name.rpartition(".")[0])
+    _refuse_owner(owner)
     head: Head
-    if isinstance(plain, nn.Linear):
+    if _scores_tokens(owner, name):
+        head = TokenScore.from_linear(plain, p=p, samples=samples, estimator=estimator)  # type: ignore[arg-type]
+        pick_first(owner)
+    elif isinstance(plain, nn.Linear):
         head = MCDropoutLinear.from_linear(plain, p=p, samples=samples, estimator=estimator)
     else:
         head = MCDropoutConv2d.from_conv(plain, p=p, samples=samples, estimator=estimator)
@@ -99,6 +114,7 @@ def detach(model: ModelT) -> ModelT:
     head = _only_head(model)
     if isinstance(head, MCDropout):
         return _replace(model, head, head.module)
+    no_longer_pick_first(model)
     if "weight" not in head._parameters:
         raise ValueError(
             "the weight of the head is computed from other parameters (a parametrisation, weight norm or "
@@ -126,8 +142,9 @@ def moments(
         estimator: Estimator in place of the head's own.
 
     Returns:
-        Two tensors ``(N, K)``, or ``(N, K, H, W)`` of a dense model; ``.certainty`` is the paper's ``1 - tanh(variance)``, which does not rank right above
-        wrong predictions; ``.separation`` and ``.probs`` do.
+        Two tensors ``(N, K)``, or ``(N, K, H, W)`` of a dense model; ``.certainty`` is the paper's
+        ``1 - tanh(variance)``, which does not rank right above wrong predictions; ``.separation``
+        and ``.probs`` do.
 
     Example:
         >>> import torch
@@ -146,13 +163,15 @@ def moments(
     try:
         # A compiled model does not notice a hook that came after compiling.
         with _evaluating(model), torch.compiler.set_stance("force_eager"):
+            tokens = isinstance(head, TokenScore)
+            head.training = tokens  # then the last call is about the picked token
             _call(model, x)
-            if len(seen) != 1:
+            if len(seen) != 1 and not tokens:
                 raise ValueError(
                     f"the model's forward pass calls its MC-dropout head {len(seen)} times and not once; "
                     "call `.moments(features)` on the head itself"
                 )
-            return head.moments(seen[0], samples=samples, estimator=estimator)
+            return head.moments(seen[-1], samples=samples, estimator=estimator)
     finally:
         handle.remove()
 
@@ -160,8 +179,8 @@ def moments(
 def conventional_moments(model: nn.Module, x: Any, samples: int = 10) -> LogitMoments:
     """Moments from ``samples`` passes through the whole network, one dropout mask each.
 
-    The conventional way that the paper compares its efficient one with; the rest of the model runs in
-    the mode it is in. Use :func:`moments` for anything but that comparison.
+    The conventional way that the paper compares its efficient one with; the rest of the model runs
+    in the mode it is in. Use :func:`moments` for anything but that comparison.
 
     Args:
         model: A model with an MC-dropout head whose output is its logits.
@@ -195,25 +214,28 @@ def _call(model: nn.Module, x: Any) -> Any:
 
 
 def logits_in(output: Any) -> Tensor | LogitMoments:
-    """The logits in what a model returns: the output itself, its ``logits`` or ``out``, or its first entry.
+    """The logits in what a model returns: the output itself, its ``logits`` or ``out``, or its
+    first entry.
 
     Args:
-        output: Logits or moments, an object or a mapping with ``logits`` (transformers), a mapping with ``out``
-            (torchvision's segmentation), or a tuple that begins with them (auxiliary classifiers).
+        output: Logits or moments, an object or a mapping with ``logits`` (transformers), a mapping
+            with ``out`` (torchvision's segmentation), or a tuple that begins with them (auxiliary
+            classifiers).
 
     Example:
         >>> import torch
         >>> logits_in({"logits": torch.zeros(1, 2), "features": torch.zeros(1, 8)})
         tensor([[0., 0.]])
     """
-    found = output
+    if isinstance(output, LogitMoments | Tensor):
+        return output
     if isinstance(output, Mapping):
         found = output.get("logits", output.get("out"))
-    elif isinstance(output, tuple | list) and not isinstance(output, LogitMoments):
+    elif isinstance(output, tuple | list):
         found = getattr(output, "logits", output[0] if output else None)
-    elif not isinstance(output, Tensor | LogitMoments):
+    else:
         found = getattr(output, "logits", None)
-    if isinstance(found, Tensor | LogitMoments):
+    if isinstance(found, LogitMoments | Tensor):
         return found
     raise ValueError(
         f"the model returned a {type(output).__name__} without logits; it must return logits (N, K) or (N, K, H, W), "
@@ -282,7 +304,8 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
         raise ValueError(
             f"{where} is lazy and has no shape yet; run one batch through the model before attaching"
         )
-    # Parametrisations, weight norm, spectral norm and pruning all compute `weight` from something else.
+    # Parametrisations, weight norm, spectral norm and pruning all compute `weight` from something
+    # else.
     if "weight" not in layer._parameters:
         raise ValueError(
             f"the weight of {where} is computed from other parameters "
@@ -306,11 +329,18 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
         )
 
 
-def _refuse_owner(owner: nn.Module, name: str) -> None:
-    if name.rpartition(".")[2] == "score" and type(owner).__module__.startswith("transformers."):
+def _scores_tokens(owner: nn.Module, name: str) -> bool:
+    """Whether a layer is the ``score`` of a model of transformers, which is applied to every
+    token.
+    """
+    return name.rpartition(".")[2] == "score" and type(owner).__module__.startswith("transformers.")
+
+
+def _refuse_owner(owner: nn.Module) -> None:
+    if getattr(owner, "classifier_pooling", None) == "late":
         raise ValueError(
-            f"{type(owner).__name__} applies '{name}' to every token and goes on computing with the logits; "
-            "pool the hidden states in a module of your own and end it in an nn.Linear, then attach to that"
+            f"{type(owner).__name__} takes the mean of the logits of all tokens; set `classifier_pooling='mean'` in its "
+            "configuration, which takes that of the features"
         )
 
 
@@ -376,7 +406,8 @@ def _by_name(model: nn.Module, layers: Mapping[str, Layer]) -> str | None:
     last: str = list(layers)[-1]
     parent_name, _, own_name = last.rpartition(".")
     parent = model.get_submodule(parent_name)
-    # Layers of these names are common inside blocks; one around the block may well be the classifier.
+    # Layers of these names are common inside blocks; one around the block may well be the
+    # classifier.
     around = [name.rpartition(".")[0] for name in _named_as_heads(layers) if name != last]
     around = [owner for owner in around if f"{parent_name}.".startswith(f"{owner}." if owner else "")]
     if own_name in HEAD_NAMES and all(owner == parent_name for owner in around):
@@ -387,7 +418,9 @@ def _by_name(model: nn.Module, layers: Mapping[str, Layer]) -> str | None:
 
 
 def _only_one_with_labels(model: nn.Module, linears: Mapping[str, nn.Linear]) -> str | None:
-    """The one layer around the base model of transformers that has an output for each label of the configuration."""
+    """The one layer around the base model of transformers that has an output for each label of the
+    configuration.
+    """
     labels = getattr(getattr(model, "config", None), "num_labels", None)
     base = getattr(model, "base_model_prefix", None)
     if not isinstance(labels, int) or not isinstance(base, str):

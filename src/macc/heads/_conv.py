@@ -1,4 +1,5 @@
-"""The head for dense prediction: a 1x1 convolution that reports the moments of its logits, pixel by pixel.
+"""The head for dense prediction: a 1x1 convolution that reports the moments of its logits, pixel by
+pixel.
 
 Shape legend: ``N`` images, ``D`` features, ``K`` classes, ``H`` and ``W`` sides of the map.
 """
@@ -14,16 +15,17 @@ from macc.heads._moments import LogitMoments, chunked_sampled_linear
 class MCDropoutConv2d(DropoutHead, nn.Conv2d):  # type: ignore[misc]
     r"""A 1x1 convolution that reports mean and variance of its logits under dropout of its input.
 
-    It is :class:`MCDropoutLinear` at every pixel: a mask drops each feature of each pixel by itself, so that pixels
-    are as independent as the samples of a batch are. (It does not drop whole channels, as ``nn.Dropout2d`` does.)
-    In evaluation it is the convolution. In training it returns :class:`LogitMoments` of ``(N, K, H, W)``:
-    over ``samples`` masks, or for ``estimator="analytic"`` over infinitely many, in closed form:
+    It is :class:`MCDropoutLinear` at every pixel: a mask drops each feature of each pixel by
+    itself, so that pixels are as independent as the samples of a batch are. (It does not drop whole
+    channels, as ``nn.Dropout2d`` does.) In evaluation it is the convolution. In training it returns
+    :class:`LogitMoments` of ``(N, K, H, W)``: over ``samples`` masks, or for
+    ``estimator="analytic"`` over infinitely many, in closed form:
 
     .. math:: \bar z = W * f + b, \qquad u = \tfrac{p}{1-p} (W \circ W) * (f \circ f)
 
-    Masks are drawn in chunks of pixels, as for many rows in a linear head, so that memory stays bounded. A step of the
-    closed form peaks at 1.2 times the memory of plain dropout. Parameters have the names and the shapes of
-    ``nn.Conv2d``.
+    Masks are drawn in chunks of pixels, as for many rows in a linear head, so that memory stays
+    bounded. A step of the closed form peaks at 1.2 times the memory of plain dropout. Parameters
+    have the names and the shapes of ``nn.Conv2d``.
 
     Args:
         in_channels: ``D``.

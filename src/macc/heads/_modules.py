@@ -45,9 +45,11 @@ def needs_two(samples: int) -> None:
 
 
 class DropoutHead(nn.Module):
-    """What :class:`MCDropoutLinear` and :class:`MCDropoutConv2d` share; it stands before the plain layer's class.
+    """What :class:`MCDropoutLinear` and :class:`MCDropoutConv2d` share; it stands before the plain
+    layer's class.
 
-    The plain layer gives the logits. A subclass says what shape features have and how both estimators compute.
+    The plain layer gives the logits. A subclass says what shape features have and how both
+    estimators compute.
     """
 
     p: float
@@ -71,8 +73,8 @@ class DropoutHead(nn.Module):
 
         Args:
             features: What the layer is applied to.
-            samples: Number of masks in place of the head's own; asks for sampling unless ``estimator`` says
-                otherwise.
+            samples: Number of masks in place of the head's own; asks for sampling unless
+                ``estimator`` says otherwise.
             estimator: Estimator in place of the head's own.
 
         Returns:
@@ -113,19 +115,19 @@ class MCDropoutLinear(DropoutHead, nn.Linear):  # type: ignore[misc]
     r"""A linear classifier that reports mean and variance of its logits under dropout of its input.
 
     In evaluation it is the linear layer: plain logits, exactly the mean over masks. In training it
-    returns :class:`LogitMoments`. ``estimator="sampled"`` is the paper's: features once, ``samples``
-    masks, one batched product, unbiased variance. ``estimator="analytic"`` is the limit of both
-    moments for infinitely many masks, without noise and without sampling:
+    returns :class:`LogitMoments`. ``estimator="sampled"`` is the paper's: features once,
+    ``samples`` masks, one batched product, unbiased variance. ``estimator="analytic"`` is the limit
+    of both moments for infinitely many masks, without noise and without sampling:
 
     .. math:: \bar z = W f + b, \qquad u = \tfrac{p}{1-p} (W \circ W)(f \circ f)
 
-    The task loss then sees no dropout noise either, so it is a limit of the paper's loss and not its
-    training with ten masks. ``samples=1`` is ordinary dropout: a plain tensor, no variance.
+    The task loss then sees no dropout noise either, so it is a limit of the paper's loss and not
+    its training with ten masks. ``samples=1`` is ordinary dropout: a plain tensor, no variance.
 
-    Parameters have the names of ``nn.Linear``: a checkpoint moves between the two in both directions.
-    Moments are computed in float32 under autocast and for half-precision weights. Inside
-    ``torch.func.vmap`` the sampled form needs ``randomness="different"``; ``torch.jit.script`` is not
-    supported.
+    Parameters have the names of ``nn.Linear``: a checkpoint moves between the two in both
+    directions. Moments are computed in float32 under autocast and for half-precision weights.
+    Inside ``torch.func.vmap`` the sampled form needs ``randomness="different"``;
+    ``torch.jit.script`` is not supported.
 
     Args:
         in_features: ``D``.
@@ -221,9 +223,9 @@ class MCDropoutLinear(DropoutHead, nn.Linear):  # type: ignore[misc]
 class MCDropout(nn.Module):
     """Sampled moments for a head that is not one linear layer.
 
-    Drops the input of ``module`` under ``samples`` masks and runs it once on all of them, in the type of its
-    parameters; there is no closed form here and no bound on memory. A batch norm inside ``module`` sees
-    ``samples`` times the batch.
+    Drops the input of ``module`` under ``samples`` masks and runs it once on all of them, in the
+    type of its parameters; there is no closed form here and no bound on memory. A batch norm inside
+    ``module`` sees ``samples`` times the batch.
 
     Args:
         module: Maps features ``(N, …)`` to logits ``(N, K)``.

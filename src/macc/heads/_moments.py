@@ -1,6 +1,7 @@
 """Mean and variance of the logits under dropout of the last features: sampled, and in closed form.
 
-Shape legend: ``N`` samples, ``D`` features, ``K`` classes, ``S`` dropout masks, ``H`` and ``W`` sides of a map.
+Shape legend: ``N`` samples, ``D`` features, ``K`` classes, ``S`` dropout masks, ``H`` and ``W``
+sides of a map.
 """
 
 import math
@@ -12,15 +13,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-# Above this many bytes of masks, rows are sampled in chunks whose masks are drawn again in the backward pass.
+# Above this many bytes of masks, rows are sampled in chunks whose masks are drawn again in the
+# backward pass.
 MASK_BYTES = 256 * 2**20
 
 
 class LogitMoments(NamedTuple):
     """Mean and variance of the logits over dropout masks.
 
-    What an attached model returns in training. In evaluation it returns a plain tensor. Dense prediction has a class
-    for each pixel: of four axes or more, ``(N, K, H, W)``, the second is that of the classes.
+    What an attached model returns in training. In evaluation it returns a plain tensor. Dense
+    prediction has a class for each pixel: of four axes or more, ``(N, K, H, W)``, the second is
+    that of the classes.
 
     Args:
         mean: Mean logits, ``(N, K)`` or ``(N, K, H, W)``.
@@ -53,19 +56,21 @@ class LogitMoments(NamedTuple):
     def certainty(self) -> Tensor:
         """The paper's certainty, ``1 - tanh(variance)``, in ``(0, 1]``, of the shape of the logits.
 
-        It is what MACC aligns with confidence in training, and no sign that a prediction is right. The variance of a
-        logit grows with the logit, so trained networks are least certain where they are most confident. To tell right
-        predictions from wrong ones, rank them by confidence, ``probs.amax(-1)``, or by :attr:`separation`.
+        It is what MACC aligns with confidence in training, and no sign that a prediction is right.
+        The variance of a logit grows with the logit, so trained networks are least certain where
+        they are most confident. To tell right predictions from wrong ones, rank them by confidence,
+        ``probs.amax(-1)``, or by :attr:`separation`.
         """
         return 1 - self.variance.tanh()
 
     @property
     def separation(self) -> Tensor:
-        """How many standard deviations the highest mean logit lies above the second, at least 0, ``(N,)`` or ``(N, H, W)``.
+        """How many standard deviations the highest mean logit lies above the second, at least 0,
+        ``(N,)`` or ``(N, H, W)``.
 
-        The margin of the two, divided by the root of the sum of their variances. It falls as the variance grows
-        *relative to the squared margin*, and so ranks right above wrong predictions about as well as confidence does.
-        Infinite where there is no variance.
+        The margin of the two, divided by the root of the sum of their variances. It falls as the
+        variance grows *relative to the squared margin*, and so ranks right above wrong predictions
+        about as well as confidence does. Infinite where there is no variance.
         """
         self._refuse_one_logit("separation")
         axis = self._class_axis
@@ -148,8 +153,9 @@ def moments_over_samples(logits: Tensor) -> LogitMoments:
 def dropped(features: Tensor, p: float, samples: int) -> Tensor:
     """``features`` under independent dropout masks, ``(samples, *features.shape)``.
 
-    On a CPU, drawing masks is most of the work: 16 random bits decide a unit there, a third of the time of
-    ``F.dropout``. The rate is rounded to 1/65536, and what is kept is scaled by just that rate.
+    On a CPU, drawing masks is most of the work: 16 random bits decide a unit there, a third of the
+    time of ``F.dropout``. The rate is rounded to 1/65536, and what is kept is scaled by just that
+    rate.
     """
     shape = (samples, *features.shape)
     kept = round((1 - p) * 2**16)
@@ -193,6 +199,60 @@ def chunked_sampled_linear(
 
 def analytic_linear(features: Tensor, weight: Tensor, bias: Tensor | None, p: float) -> tuple[Tensor, Tensor]:
     """Moments over infinitely many masks, in closed form."""
-    mean = F.linear(features, weight, bias)
-    variance = F.linear(features.square() * (p / (1 - p)), weight.square())
-    return mean, variance
+    odds = p / (1 - p)
+    # A compiler joins the small operations by itself, and a transform cannot look into a function
+    # of ours.
+    if torch.compiler.is_compiling() or inside_transform():
+        return F.linear(features, weight, bias), F.linear(features.square() * odds, weight.square())
+    rows = features.reshape(-1, features.shape[-1])
+    mean, variance = _ClosedForm.apply(rows, weight, bias, odds)  # type: ignore[no-untyped-call]
+    shape = (*features.shape[:-1], weight.shape[0])
+    return mean.reshape(shape), variance.reshape(shape)
+
+
+class _ClosedForm(torch.autograd.Function):
+    """The two products of the closed form, and the four of its gradient, with little around them.
+
+    Autograd alone takes three more passes over tensors of the size of the weights, and memory for
+    each. Here the gradient of the squares is added in place.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, odds: float
+    ) -> tuple[Tensor, Tensor]:
+        squares = features.square().mul_(odds), weight.square()
+        ctx.save_for_backward(features, weight, *squares)
+        ctx.odds = odds
+        ctx.set_materialize_grads(False)  # of moments that nobody used there is no product to compute
+        return F.linear(features, weight, bias), F.linear(*squares)
+
+    @staticmethod
+    def backward(
+        ctx: Any, of_mean: Tensor | None, of_variance: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        features, weight, features2, weight2 = ctx.saved_tensors
+        if (
+            torch.is_grad_enabled()
+        ):  # for gradients of gradients the squares must be functions of what they are of
+            features2, weight2 = features.square() * ctx.odds, weight.square()
+        for_features, for_weight, for_bias = ctx.needs_input_grad[:3]
+        found: list[Tensor | None] = [None, None, None]
+        if of_mean is not None:
+            found = [
+                of_mean @ weight if for_features else None,
+                of_mean.T @ features if for_weight else None,
+                of_mean.sum(dim=0) if for_bias else None,
+            ]
+        if of_variance is not None and for_features:
+            found[0] = _plus(found[0], of_variance @ weight2, features, 2 * ctx.odds)
+        if of_variance is not None and for_weight:
+            found[1] = _plus(found[1], of_variance.T @ features2, weight, 2)
+        return found[0], found[1], found[2], None
+
+
+def _plus(total: Tensor | None, product: Tensor, values: Tensor, factor: float) -> Tensor:
+    """``total + factor * product * values`` in the memory of one of the first two."""
+    if total is None:
+        return product.mul_(values).mul_(factor)
+    return total.addcmul_(product, values, value=factor)

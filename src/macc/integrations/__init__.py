@@ -1,1 +1,3 @@
-"""Adapters for libraries that people already train with; each is imported only by its own module."""
+"""Adapters for libraries that people already train with; each is imported only by its own
+module.
+"""

@@ -1,4 +1,6 @@
-"""For Lightning: a callback that measures calibration on validation and fits a calibrator at the end."""
+"""For Lightning: a callback that measures calibration on validation and fits a calibrator at the
+end.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from macc import posthoc
 from macc.heads import LogitMoments
-from macc.metrics import Calibration
+from macc.metrics import Calibration, headline
 
 try:
     from lightning.pytorch import Callback
@@ -18,26 +20,29 @@ except ImportError as error:
         f"macc.integrations.lightning needs lightning ({error}); install it with: pip install 'macc-torch[lightning]'"
     ) from error
 
-LOGGED = ("accuracy", "nll", "ece", "sce")
-"""What is logged in each validation epoch."""
-
 
 class Calibrate(Callback):
-    """Log streaming calibration metrics of each validation epoch, and fit a calibrator when training ends.
+    """Log streaming calibration metrics of each validation epoch, and fit a calibrator when
+    training ends.
 
-    ``val_accuracy``, ``val_nll``, ``val_ece`` and ``val_sce`` are those of all samples of all processes, from sums in memory
-    of bins times classes, so that ``ModelCheckpoint(monitor="val_nll")`` and early stopping can use them. The calibrator is
-    fitted to the logits of the last validation epoch, which are kept until then; after ``trainer.validate(…)`` it is
-    fitted to the logits of that, so that ``trainer.validate(ckpt_path="best")`` fits it to the best weights.
+    ``val_accuracy``, ``val_nll``, ``val_ece`` and ``val_sce`` are those of all samples of all
+    processes, from sums in memory of bins times classes, so that
+    ``ModelCheckpoint(monitor="val_nll")`` and early stopping can use them. The calibrator is fitted
+    to the logits of the last validation epoch, which are kept until then; after
+    ``trainer.validate(…)`` it is fitted to the logits of that, so that
+    ``trainer.validate(ckpt_path="best")`` fits it to the best weights.
 
-    ``validation_step`` has to return a dict with ``logits`` and ``labels``; for anything else say with ``read`` where they are.
+    ``validation_step`` has to return a dict with ``logits`` and ``labels``; for anything else say
+    with ``read`` where they are.
 
     Args:
         num_classes: Number of classes K.
         bins: Number of bins.
-        method: Name of a calibrator of :mod:`macc.posthoc`, ``"auto"`` to choose by cross-validation, or None.
+        method: Name of a calibrator of :mod:`macc.posthoc`, ``"auto"`` to choose by
+            cross-validation, or None.
         path: File to save the calibrator to, as JSON; :func:`macc.posthoc.load` reads it.
-        read: A function of what ``validation_step`` returned and of the batch that gives logits and labels.
+        read: A function of what ``validation_step`` returned and of the batch that gives logits and
+            labels.
         prefix: What the names of logged metrics begin with.
 
     Attributes:
@@ -93,7 +98,7 @@ class Calibrate(Callback):
         if trainer.sanity_checking:
             return
         found = self._metrics.compute()  # of all processes
-        pl_module.log_dict({f"{self.prefix}{name}": found[name] for name in LOGGED})
+        pl_module.log_dict({f"{self.prefix}{name}": found[name] for name in headline() if name in found})
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Fit the calibrator, outside of training."""

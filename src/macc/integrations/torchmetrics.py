@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from macc.metrics import Calibration
-from macc.words import did_you_mean
+from macc.words import did_you_mean, documented
 
 try:
     from torchmetrics import Metric
@@ -16,6 +16,7 @@ except ImportError as error:
     ) from error
 
 
+@documented
 class CalibrationMetric(Metric):
     """:class:`macc.metrics.Calibration` for those whose loops collect torchmetrics metrics.
 
@@ -24,10 +25,9 @@ class CalibrationMetric(Metric):
 
     Args:
         num_classes: Number of classes K.
-        bins: Number of bins of equal width.
-        names: Which values to give, of those that :meth:`macc.metrics.Calibration.compute` has; all by default.
+        names: Which values to give, of those that :meth:`macc.metrics.Calibration.compute` has; all
+            by default.
         from_logits: Updates hold logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
         **kwargs: Passed on to ``torchmetrics.Metric``.
 
     Example:
@@ -54,14 +54,17 @@ class CalibrationMetric(Metric):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        # It checks the options and each batch; its sums are the state that torchmetrics keeps and adds up.
+        # It checks the options and each batch; its sums are the state that torchmetrics keeps and
+        # adds up.
         self._batch = Calibration(num_classes, bins, from_logits=from_logits, normalise=normalise, sync=False)
         self.names = _checked(names, num_classes)
         for name, zeros in self._batch.sums().parts.items():
             self.add_state(name, zeros.clone(), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Take in probabilities ``(N, K)`` and labels ``(N,)``; the names are those of torchmetrics."""
+        """Take in probabilities ``(N, K)`` and labels ``(N,)``; the names are those of
+        torchmetrics.
+        """
         self._batch.reset()
         self._batch.update(preds, target)
         for name, part in self._batch.sums().parts.items():
@@ -69,7 +72,9 @@ class CalibrationMetric(Metric):
             setattr(self, name, kept + part.to(kept.device))
 
     def compute(self) -> dict[str, Any]:
-        """The metrics of all samples so far, as :meth:`macc.metrics.Calibration.compute` gives them."""
+        """The metrics of all samples so far, as :meth:`macc.metrics.Calibration.compute` gives
+        them.
+        """
         sums = self._batch.sums()
         found = sums.having({name: getattr(self, name).cpu() for name in sums.parts}).values()
         return found if self.names is None else {name: found[name] for name in self.names}

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from macc.heads import LogitMoments, logits_in
 from macc.losses import BatchPenalty, Criterion, Penalty
-from macc.metrics import evaluate, headline
+from macc.metrics import evaluate, evaluate_labels, headline
+from macc.metrics.intervals import Estimate
+from macc.metrics.labels import of_label
 
 try:
     from transformers import TrainerCallback
@@ -24,19 +26,20 @@ except ImportError as error:
 def loss(criterion: nn.Module, *, penalty_batch: int | None = None) -> "TrainerLoss":
     """A criterion as ``compute_loss_func`` of a Trainer.
 
-    The Trainer adds up the losses of accumulated batches, and the mean of each is weighted by its share of the samples.
-    A penalty made of batch statistics, such as MACC, sees one batch of ``per_device_train_batch_size`` samples on each
-    process, and never all that are accumulated; class means over few samples are mostly noise. With ``penalty_batch``
-    it sees that many samples of each process: the current batch and the latest ones before it, which count without
-    a gradient.
+    The Trainer adds up the losses of accumulated batches, and the mean of each is weighted by its
+    share of the samples. A penalty made of batch statistics, such as MACC, sees one batch of
+    ``per_device_train_batch_size`` samples on each process, and never all that are accumulated;
+    class means over few samples are mostly noise. With ``penalty_batch`` it sees that many samples
+    of each process: the current batch and the latest ones before it, which count without a
+    gradient.
 
     Args:
         criterion: A criterion of :mod:`macc.losses`, or any module of logits and labels.
         penalty_batch: Number of samples that batch statistics are made of; one batch by default.
 
     Returns:
-        The function. It is a callback too: in ``callbacks=[…]`` of the Trainer it lets warm-ups count steps of
-        the optimiser, also where training resumes.
+        The function. It is a callback too: in ``callbacks=[…]`` of the Trainer it lets warm-ups
+        count steps of the optimiser, also where training resumes.
 
     Example:
         >>> from macc import losses
@@ -63,7 +66,9 @@ class TrainerLoss(TrainerCallback):
         self._before: deque[tuple[Tensor | LogitMoments, Tensor]] = deque()
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        """The loss of a batch; with ``num_items_in_batch``, its share of the loss of all batches of the step."""
+        """The loss of a batch; with ``num_items_in_batch``, its share of the loss of all batches of
+        the step.
+        """
         logits = logits_in(outputs)
         if labels is None:
             raise ValueError("the batch has no `labels`; name them with `label_names` of TrainingArguments")
@@ -71,7 +76,8 @@ class TrainerLoss(TrainerCallback):
             mean = self._over_more(cast("Criterion", self.criterion), logits, labels)
         else:
             mean = self.criterion(logits, labels)
-        return mean if num_items_in_batch is None else mean * len(labels) / num_items_in_batch
+        # Counted as the Trainer counts: many labels are as many items, and -100 is none.
+        return mean if num_items_in_batch is None else mean * labels.ne(-100).sum() / num_items_in_batch
 
     def _over_more(self, criterion: Criterion, logits: Tensor | LogitMoments, labels: Tensor) -> Tensor:
         """The criterion, with batch statistics of this batch and those before it."""
@@ -84,7 +90,8 @@ class TrainerLoss(TrainerCallback):
                 total = total + weighted(logits, labels)
                 continue
             value = weighted(*joined)
-            # Of this batch's samples alone, the gradient is a share of what all samples together would have.
+            # Of this batch's samples alone, the gradient is a share of what all samples together
+            # would have.
             total = total + value.detach() + (value - value.detach()) * (rows / len(labels))
         self._before.appendleft((_detached(logits), labels))
         # What is kept, with a next batch like this one, makes at most the number asked for.
@@ -132,8 +139,12 @@ def metrics(
 ) -> Callable[[Any], dict[str, float]]:
     """Metrics of the logits as ``compute_metrics`` of a Trainer.
 
+    Where labels are a 0 or 1 for each logit, or there is one logit, they are those of
+    :func:`macc.metrics.evaluate_labels`, as means over labels.
+
     Args:
-        names: Names of metrics of :mod:`macc.metrics`; the headline ones by default.
+        names: Names of metrics of :mod:`macc.metrics`; the headline ones by default, and of labels
+            ``nll``, ``brier`` and ``ece``.
         bins: Number of bins.
         intervals: Whether to give the ends of 95 % intervals too, as ``ece_low`` and ``ece_high``.
 
@@ -146,16 +157,24 @@ def metrics(
         >>> compute((np.array([[4.0, 0.0], [0.0, 4.0]]), np.array([0, 1])))["accuracy"]
         1.0
     """
-    wanted = [names] if isinstance(names, str) else list(headline() if names is None else names)
+    asked = [names] if isinstance(names, str) else None if names is None else list(names)
 
     def compute(prediction: Any) -> dict[str, float]:
         scores, labels, *_ = prediction
         # Models that return more than logits return a tuple, and the logits first.
         logits = scores[0] if isinstance(scores, tuple | list) else scores
-        report = evaluate(np.asarray(logits), np.asarray(labels), metrics=wanted, bins=bins, from_logits=True)
+        given, truth = np.asarray(logits), np.asarray(labels)
+        estimates: dict[str, Estimate]
+        if given.ndim == 2 and (truth.ndim == 2 or given.shape[1] == 1):
+            wanted = ["nll", "brier", "ece"] if asked is None else asked
+            of_labels = evaluate_labels(given, truth, metrics=wanted, bins=bins, from_logits=True)
+            estimates = {name: of_labels[of_label(name)] for name in wanted}
+        else:
+            wanted = list(headline()) if asked is None else asked
+            report = evaluate(given, truth, metrics=wanted, bins=bins, from_logits=True)
+            estimates = {name: report[name] for name in wanted}
         found: dict[str, float] = {}
-        for name in wanted:
-            estimate = report[name]
+        for name, estimate in estimates.items():
             found[name] = estimate.value
             if intervals:
                 found |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -1,4 +1,6 @@
-"""Reading ``.npz`` and ``.npy`` files that nobody has to trust: no pickles, and no memory for what is not there."""
+"""Reading ``.npz`` and ``.npy`` files that nobody has to trust: no pickles, and no memory for what
+is not there.
+"""
 
 import math
 import sys
@@ -28,12 +30,13 @@ DIMENSIONS = 32
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, Array]:
     """The arrays of an ``.npz`` file, by name.
 
-    An array's header is compared with the size of its bytes before anything is allocated, so that a file
-    of a kilobyte cannot ask for terabytes; arrays of Python objects are refused.
+    An array's header is compared with the size of its bytes before anything is allocated, so that a
+    file of a kilobyte cannot ask for terabytes; arrays of Python objects are refused.
 
     Args:
         path: The file.
-        wanted: Which to read, where they are there; all if not given, and then nothing else may be in the file.
+        wanted: Which to read, where they are there; all if not given, and then nothing else may be
+            in the file.
 
     Example:
         >>> import tempfile
@@ -97,8 +100,41 @@ class Members:
         with self._archive.open(self._entries[name]) as file:
             return _read(file, self._entries[name].file_size, self._what(name))
 
+    @contextmanager
+    def pieces(self, name: str) -> Iterator["Pieces"]:
+        """An array, to be read a few entries at a time."""
+        with self._archive.open(self._entries[name]) as file:
+            yield Pieces(file, self._entries[name].file_size, self._what(name))
+
     def _what(self, name: str) -> str:
         return f"the array {quoted(name)} in {shown(self._path)}"
+
+
+class Pieces:
+    """An array in an open file that is read from its first entry to its last, a few at a time.
+
+    Args:
+        file: The file, at the array's beginning.
+        size: How many bytes the array has with its header.
+        what: The array in words, for errors.
+    """
+
+    def __init__(self, file: IO[bytes], size: int, what: str):
+        self.shape, fortran, self.dtype = _header(file, size, what)
+        if fortran and math.prod(self.shape[1:]) > 1:
+            raise ValueError(
+                f"{what} is in Fortran order and cannot be read in pieces; write it with numpy.ascontiguousarray"
+            )
+        self._file, self._what, self._left = file, what, self.shape[0] if self.shape else 1
+
+    def take(self, count: int) -> Array:
+        """The next entries along the first axis, as many as that."""
+        array = np.empty((count, *self.shape[1:]), self.dtype)
+        _fill(array.reshape(-1), self._file, self._what)
+        self._left -= count
+        if self._left <= 0:
+            _compare_checksum(self._file)
+        return array
 
 
 @contextmanager
@@ -129,6 +165,13 @@ def read_npy(path: Path) -> Array:
     """The array of an ``.npy`` file, in memory."""
     with path.open("rb") as file:
         return _read(file, path.stat().st_size, shown(path))
+
+
+@contextmanager
+def npy_pieces(path: Path) -> Iterator[Pieces]:
+    """The array of an ``.npy`` file, to be read a few entries at a time."""
+    with path.open("rb") as file:
+        yield Pieces(file, path.stat().st_size, shown(path))
 
 
 def npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -184,9 +227,15 @@ def _header(file: IO[bytes], size: int, what: str) -> Header:
 
 def _read(file: IO[bytes], size: int, what: str) -> Array:
     shape, fortran, dtype = _header(file, size, what)
-    count = math.prod(shape)
-    array = np.empty(count, dtype)
-    room, filled = array.view(np.uint8).data if count * dtype.itemsize else memoryview(b""), 0
+    array = np.empty(math.prod(shape), dtype)
+    _fill(array, file, what)
+    _compare_checksum(file)
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def _fill(array: Array, file: IO[bytes], what: str) -> None:
+    """Read the numbers of a flat array."""
+    room, filled = array.view(np.uint8).data if array.nbytes else memoryview(b""), 0
     # Bit by bit: what a damaged archive unpacks to is not held twice.
     while filled < len(room):
         data = file.read(min(len(room) - filled, 2**20))
@@ -194,9 +243,11 @@ def _read(file: IO[bytes], size: int, what: str) -> Array:
             raise ValueError(f"{what} ends after {filled} of {len(room)} bytes; it is damaged or cut")
         room[filled : filled + len(data)] = data
         filled += len(data)
-    # The checksum of an archive's member is compared when its end is reached.
+
+
+def _compare_checksum(file: IO[bytes]) -> None:
+    """The checksum of an archive's member is compared when its end is reached."""
     file.read(1)
-    return array.reshape(shape, order="F" if fortran else "C")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -26,7 +26,8 @@ SPARE_BYTES = 16 * 2**20
 TEMPORARY = ".writing-"
 """What the names of unfinished files and folders begin with."""
 
-# Locks are sure to hold among processes of one machine; a file of another one has to be old as well.
+# Locks are sure to hold among processes of one machine; a file of another one has to be old as
+# well.
 _HERE = TEMPORARY + hashlib.sha256(platform.node().encode()).hexdigest()[:8] + "-"
 _OLD = 24 * 60 * 60
 
@@ -35,7 +36,8 @@ _OLD = 24 * 60 * 60
 def write_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for a user, whose mistakes in naming it are explained; see :func:`replacing`.
 
-    In the block only this file should be read or written: whatever the system refuses there is said of it.
+    In the block only this file should be read or written: whatever the system refuses there is said
+    of it.
     """
     if path.is_dir():
         raise ValueError(f"{shown(path)} is a folder; name a file to write")
@@ -50,9 +52,11 @@ def write_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name only when everything was written and reached the disk.
+    """Open a file that appears under its name only when everything was written and reached the
+    disk.
 
-    What killed processes left of such files in the folder is removed: a file that is being written is locked.
+    What killed processes left of such files in the folder is removed: a file that is being written
+    is locked.
     """
     try:
         _remove_abandoned(path.parent)
@@ -65,13 +69,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # A temporary file is private; the result gets what any new file would. To read the mask is to set it.
+        # A temporary file is private; the result gets what any new file would. To read the mask is
+        # to set it.
         mask = os.umask(0o077)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # a full disk does not say which file it had no room for
         raise
     finally:
         if lock is not None:
@@ -80,7 +87,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _locked_file(folder: Path) -> tuple[int, int | None, Path]:
-    """A new file to write to, a second descriptor that keeps its lock after it is closed, and its name."""
+    """A new file to write to, a second descriptor that keeps its lock after it is closed, and its
+    name.
+    """
     while True:
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=_HERE)
         if fcntl is None:
@@ -166,7 +175,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path, *, below: bool = False) -> None:
-    """Remove what a killed process had begun to write into a folder, and with ``below`` into those in it."""
+    """Remove what a killed process had begun to write into a folder, and with ``below`` into those
+    in it.
+    """
     for path in (folder.rglob if below else folder.glob)(f"{TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -175,7 +186,9 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, whatever happens in between."""
+    """Write a file so that a reader sees the old content or the new one, whatever happens in
+    between.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, len(content))
     with replacing(path) as file:

@@ -7,28 +7,34 @@ from macc.losses._terms import Penalty
 
 
 def acls(logits: Tensor, *, margin: float, top: float, others: float) -> Tensor:
-    """Squared excess of the largest logit, and of its distance to the others, ``(N, K)``, averaged."""
+    """Squared excess of the largest logit, and of its distance to the others, ``(N, K)``,
+    averaged.
+    """
     rows, classes = logits.shape
     largest, index = logits.max(dim=1, keepdim=True)
     above = (largest - margin).relu().square().sum() / rows
-    # The distance pulls the other logits up; it does not push the largest down, which the first term does.
+    # The distance pulls the other logits up; it does not push the largest down, which the first
+    # term does.
     below = (largest.detach() - logits - margin).relu().square().scatter(1, index, 0.0)
     return top * above + others * below.sum() / (rows * (classes - 1))
 
 
 class ACLS(Penalty):
-    r"""A largest logit beyond a margin, and other logits further than the margin below it, both squared.
+    r"""A largest logit beyond a margin, and other logits further than the margin below it, both
+    squared.
 
     .. math:: \frac1N \sum_i \Bigl[ \lambda_1 \max(0,\ z_i[t_i] - m)^2
         + \frac{\lambda_2}{K - 1} \sum_{k \ne t_i} \max(0,\ z_i[t_i] - z_i[k] - m)^2 \Bigr],
         \qquad t_i = \arg\max_k z_i[k]
 
-    No gradient flows through the largest logit in the second term, as in the authors' code. The first term
-    depends on where the logits lie and not only on their differences: biases matter. The authors' loss is
-    cross-entropy plus this with weight 0.1: write ``CrossEntropy() + 0.1 * ACLS()``.
+    No gradient flows through the largest logit in the second term, as in the authors' code. The
+    first term depends on where the logits lie and not only on their differences: biases matter. The
+    authors' loss is cross-entropy plus this with weight 0.1: write
+    ``CrossEntropy() + 0.1 * ACLS()``.
 
     Args:
-        margin: What costs nothing, ``m``, at least 0. The authors take 6 for CIFAR-10 and 10 for Tiny-ImageNet.
+        margin: What costs nothing, ``m``, at least 0. The authors take 6 for CIFAR-10 and 10 for
+            Tiny-ImageNet.
         top: Weight λ₁ of the largest logit.
         others: Weight λ₂ of the others.
         warmup: Training steps over which the term is faded in.
@@ -42,7 +48,8 @@ class ACLS(Penalty):
         tensor(4.4000)
 
     Reference:
-        Park et al., *ACLS: Adaptive and Conditional Label Smoothing for Network Calibration*, ICCV 2023.
+        Park et al., *ACLS: Adaptive and Conditional Label Smoothing for Network Calibration*,
+        ICCV 2023.
     """
 
     soft_targets = True

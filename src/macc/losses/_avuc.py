@@ -12,7 +12,9 @@ from macc.losses.distributed import batch_mean
 def avuc(
     confidence: Tensor, right: Tensor, uncertainty: Tensor, threshold: float | None, *, sync: bool = False
 ) -> Tensor:
-    """The loss of confidences, of 1 for right and 0 for wrong, and of uncertainties, ``(N,)`` each."""
+    """The loss of confidences, of 1 for right and 0 for wrong, and of uncertainties, ``(N,)``
+    each.
+    """
     wrong = 1 - right
     if threshold is None:
         fixed = uncertainty.detach()
@@ -33,9 +35,9 @@ def avuc(
 class AvUC(BatchPenalty):
     r"""Predictions should be certain where they are right and uncertain where they are wrong.
 
-    The uncertainty :math:`u_i` is the entropy of the probabilities, and a prediction is *certain* where it is at
-    most the threshold. With soft counts of the four cases, right or wrong (``A``, ``I``) and certain or
-    uncertain (``C``, ``U``),
+    The uncertainty :math:`u_i` is the entropy of the probabilities, and a prediction is *certain*
+    where it is at most the threshold. With soft counts of the four cases, right or wrong (``A``,
+    ``I``) and certain or uncertain (``C``, ``U``),
 
     .. math:: n_{AC} = \sum p_i (1 - \tanh u_i), \quad n_{AU} = \sum p_i \tanh u_i, \quad
         n_{IC} = \sum (1 - p_i)(1 - \tanh u_i), \quad n_{IU} = \sum (1 - p_i) \tanh u_i
@@ -45,8 +47,9 @@ class AvUC(BatchPenalty):
     .. math:: \log \Bigl( 1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}} \Bigr)
 
     Args:
-        threshold: The largest entropy of a certain prediction; by default the middle between the mean entropies
-            of right and of wrong predictions in the batch. The authors take it from the epoch before.
+        threshold: The largest entropy of a certain prediction; by default the middle between the
+            mean entropies of right and of wrong predictions in the batch. The authors take it from
+            the epoch before.
         warmup: Training steps over which the term is faded in.
         sync: Whether to use the batch of all processes.
 
@@ -60,8 +63,8 @@ class AvUC(BatchPenalty):
         tensor(0.)
 
     Reference:
-        Krishnan and Tickoo, *Improving Model Calibration with Accuracy versus Uncertainty Optimization*,
-        NeurIPS 2020.
+        Krishnan and Tickoo, *Improving Model Calibration with Accuracy versus Uncertainty
+        Optimization*, NeurIPS 2020.
     """
 
     def __init__(self, *, threshold: float | None = None, warmup: int = 0, sync: bool = True) -> None:

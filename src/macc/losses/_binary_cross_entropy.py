@@ -18,12 +18,14 @@ class BinaryCrossEntropy(LabelTask):
     .. math:: -\frac1{NK} \sum_{ik} \bigl[ w_k\, y_i[k] \log s_i[k] + (1 - y_i[k]) \log (1 - s_i[k]) \bigr],
         \qquad s = \mathrm{sigmoid}(z)
 
-    It is ``nn.BCEWithLogitsLoss``. Logits are ``(N, K)``, with ``K = 1`` for a binary classifier of one logit; labels
-    are ``(N, K)``, or ``(N,)`` for one logit, in {0, 1} as floats, whole numbers or booleans. A penalty that is added
-    takes sigmoids too: ``BinaryCrossEntropy() + MACC()`` compares ``sigmoid(z̄)`` with certainty, label by label.
+    It is ``nn.BCEWithLogitsLoss``. Logits are ``(N, K)``, with ``K = 1`` for a binary classifier of
+    one logit; labels are ``(N, K)``, or ``(N,)`` for one logit, in {0, 1} as floats, whole numbers
+    or booleans. A penalty that is added takes sigmoids too: ``BinaryCrossEntropy() + MACC()``
+    compares ``sigmoid(z̄)`` with certainty, label by label.
 
     Args:
-        pos_weight: How much a label of 1 counts, :math:`w`: a number for all labels, or one per label, ``(K,)``.
+        pos_weight: How much a label of 1 counts, :math:`w`: a number for all labels, or one per
+            label, ``(K,)``.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels may lie between 0 and 1.

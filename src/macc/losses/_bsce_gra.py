@@ -21,16 +21,16 @@ class BSCEGRA(Task):
 
     .. math:: -\frac1N \sum_i w_i \log s_i[y_i], \qquad w_i = \lVert \mathbf 1_{y_i} - s_i \rVert_2^\gamma
 
-    No gradient flows through :math:`w_i`, so training is that of cross-entropy with uncertain samples counted
-    more. With ``gamma=2`` the weight is the Brier score of the sample.
+    No gradient flows through :math:`w_i`, so training is that of cross-entropy with uncertain
+    samples counted more. With ``gamma=2`` the weight is the Brier score of the sample.
 
     Args:
         gamma: The power of the error, at least 0; 0 is cross-entropy.
         weight: A weight per class, ``(K,)``.
 
     Returns:
-        Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``. Its gradient is not the derivative
-        of its value.
+        Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``. Its gradient is not the
+        derivative of its value.
 
     Example:
         >>> import torch

@@ -15,7 +15,8 @@ from macc.heads import LogitMoments, at_least_float32, inside_transform
 Output = Tensor | LogitMoments
 
 
-# `F.cross_entropy` leaves out labels of -100 unless it is told another number; here no label is left out.
+# `F.cross_entropy` leaves out labels of -100 unless it is given another number; here no label is
+# left out.
 NO_LABEL = torch.iinfo(torch.int32).min
 
 # What data sets write where there is no label.
@@ -23,7 +24,9 @@ NOT_A_LABEL = (-100, -1, 255)
 
 
 def values_readable(*tensors: Tensor) -> bool:
-    """Whether values may be looked at without waiting for a device or breaking a graph or a vmap."""
+    """Whether values may be looked at without waiting for a device or breaking a graph or a
+    vmap.
+    """
     return (
         not torch.compiler.is_compiling()
         and not inside_transform()
@@ -32,7 +35,9 @@ def values_readable(*tensors: Tensor) -> bool:
 
 
 def check_logits(logits: Any, *, classes: bool = True) -> Tensor:
-    """Logits as a floating-point tensor ``(N, K)`` of at least single precision; without ``classes``, of labels."""
+    """Logits as a floating-point tensor ``(N, K)`` of at least single precision; without
+    ``classes``, of labels.
+    """
     if not isinstance(logits, Tensor):
         cure = "; pass its `.logits`" if hasattr(logits, "logits") else ""
         if isinstance(logits, tuple) and len(logits) == 2:
@@ -53,7 +58,8 @@ def check_logits(logits: Any, *, classes: bool = True) -> Tensor:
             f"logits must have one column per class, got {logits.shape[1]}; "
             "for one logit with labels 0 and 1 use a task such as BinaryCrossEntropy"
         )
-    if values_readable(logits) and bool(logits.isnan().any()):
+    # A sum is one pass and NaN wherever a summand is; of infinities of both signs it is so too.
+    if values_readable(logits) and bool(logits.detach().sum().isnan()) and bool(logits.isnan().any()):
         row = int(logits.isnan().any(dim=1).nonzero()[0])
         raise ValueError(f"logits hold NaN, first in row {row}; lower the learning rate or clip gradients")
     return at_least_float32(logits)
@@ -77,14 +83,16 @@ def check_moments(output: Any, name: str, *, classes: bool = True) -> LogitMomen
         raise ValueError(
             f"variance must be a floating-point tensor with the shape of the mean, {tuple(mean.shape)}, got {got}"
         )
-    if values_readable(variance) and not bool((variance >= 0).all()):
+    if values_readable(variance) and not bool(variance.detach().amin() >= 0):  # the minimum is NaN if any is
         row = int((~(variance >= 0)).any(dim=1).nonzero()[0])
         raise ValueError(f"variance must be non-negative, got a negative or NaN entry in row {row}")
     return LogitMoments(mean, at_least_float32(variance))
 
 
 def check_labels(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
-    """Class indices ``(N,)``, or class probabilities ``(N, K)`` unless ``soft`` names who refuses them."""
+    """Class indices ``(N,)``, or class probabilities ``(N, K)`` unless ``soft`` names who refuses
+    them.
+    """
     rows, classes = logits.shape
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a Tensor of class indices, got {type(labels).__name__}")
@@ -141,7 +149,9 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
 
 
 def check_targets(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
-    """Independent labels as numbers ``(N, K)``: 0 or 1, or between them unless ``soft`` names who refuses these."""
+    """Independent labels as numbers ``(N, K)``: 0 or 1, or between them unless ``soft`` names who
+    refuses these.
+    """
     rows, columns = logits.shape
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a Tensor of zeros and ones, got {type(labels).__name__}")
@@ -169,7 +179,9 @@ def check_targets(labels: Any, logits: Tensor, *, soft: str | None = None) -> Te
 
 
 def label_probs(labels: Tensor, logits: Tensor) -> Tensor:
-    """Checked labels as class probabilities ``(N, K)``; unlike ``F.one_hot`` it looks at no value."""
+    """Checked labels as class probabilities ``(N, K)``; unlike ``F.one_hot`` it looks at no
+    value.
+    """
     if labels.ndim == 2:
         return labels
     return (labels[:, None] == torch.arange(logits.shape[1], device=labels.device)).to(logits.dtype)

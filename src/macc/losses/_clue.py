@@ -11,7 +11,9 @@ from macc.losses._terms import Penalty
 
 
 def clue(mean: Tensor, variance: Tensor, labels: Tensor) -> Tensor:
-    """Squared difference of loss and uncertainty per sample, ``(N,)``, of the moments ``(N, K)`` of the logits."""
+    """Squared difference of loss and uncertainty per sample, ``(N,)``, of the moments ``(N, K)`` of
+    the logits.
+    """
     spread = variance.mean(dim=1, keepdim=True)
     uncertainty = entropy(mean / (1 + math.pi / 8 * spread).sqrt())
     return (cross_entropy(mean, labels) - uncertainty).square()
@@ -23,11 +25,12 @@ class CLUE(Penalty):
     .. math:: \frac1N \sum_i \bigl( -\log s_i[y_i] - H(\tilde s_i) \bigr)^2, \qquad
         \tilde s_i = \mathrm{softmax}\Bigl( \bar z_i \big/ \sqrt{1 + \tfrac\pi8 \tfrac1K \textstyle\sum_k u_i[k]} \Bigr)
 
-    where :math:`H` is the entropy. The cross-entropy of a calibrated model is its entropy on average, and this
-    asks for it sample by sample. The authors draw networks and take the entropy of their mean prediction; the
-    moments of the logits give it in closed form, by the usual approximation of a softmax under normal logits,
-    with one variance for each sample. Their loss is :math:`\alpha L + (1 - \alpha)(L - u)^2`, which is
-    ``CrossEntropy() + w * CLUE()`` with :math:`w = (1 - \alpha) / \alpha`.
+    where :math:`H` is the entropy. The cross-entropy of a calibrated model is its entropy on
+    average, and this asks for it sample by sample. The authors draw networks and take the entropy
+    of their mean prediction; the moments of the logits give it in closed form, by the usual
+    approximation of a softmax under normal logits, with one variance for each sample. Their loss is
+    :math:`\alpha L + (1 - \alpha)(L - u)^2`, which is ``CrossEntropy() + w * CLUE()`` with
+    :math:`w = (1 - \alpha) / \alpha`.
 
     Args:
         warmup: Training steps over which the term is faded in.

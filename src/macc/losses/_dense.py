@@ -13,10 +13,12 @@ from macc.losses._checks import Output, values_readable
 
 
 def as_rows(output: Output, labels: Tensor, ignore_index: int | None) -> tuple[Output, Tensor]:
-    """Logits or moments ``(M, K)`` and their labels, from those of maps too, without the labels to be ignored.
+    """Logits or moments ``(M, K)`` and their labels, from those of maps too, without the labels to
+    be ignored.
 
-    Rows without anything to ignore are returned as they are; what is no tensor is left to the checks of the losses.
-    Leaving rows out waits for an accelerator once, because their number has to be known.
+    Rows without anything to ignore are returned as they are; what is no tensor is left to the
+    checks of the losses. Leaving rows out waits for an accelerator once, because their number has
+    to be known.
     """
     mean = _mean(output)
     if not isinstance(mean, Tensor) or not isinstance(labels, Tensor):
@@ -45,7 +47,9 @@ def as_rows(output: Output, labels: Tensor, ignore_index: int | None) -> tuple[O
 
 
 def flat(output: Output) -> Output:
-    """Every pixel of ``(N, K, H, W)`` as a row of ``(M, K)``, row by row of each image; rows as they are."""
+    """Every pixel of ``(N, K, H, W)`` as a row of ``(M, K)``, row by row of each image; rows as
+    they are.
+    """
     return _each(output, lambda part: part.movedim(1, -1).flatten(0, -2) if part.ndim >= 4 else part)
 
 

@@ -26,8 +26,8 @@ class DualFocal(Task):
     .. math:: -\frac1N \sum_i (1 - s_i[y_i] + s_i[j_i])^\gamma \log s_i[y_i], \qquad
         s_i[j_i] = \max \{ s_i[k] : s_i[k] < s_i[y_i] \}
 
-    and 0 where no class lies below the label's. The focal loss makes networks under-confident in places;
-    the second probability gives some of the confidence back where the label leads clearly.
+    and 0 where no class lies below the label's. The focal loss makes networks under-confident in
+    places; the second probability gives some of the confidence back where the label leads clearly.
 
     Args:
         gamma: How strongly easy samples are discounted, at least 0; 0 is cross-entropy.

@@ -10,7 +10,9 @@ from macc.losses._terms import Penalty
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of the probabilities per sample, ``(N,)``, with finite gradients however saturated."""
+    """Entropy of the probabilities per sample, ``(N,)``, with finite gradients however
+    saturated.
+    """
     # A class that is masked by a logit of -inf adds nothing.
     log_probs = logits.log_softmax(dim=1).clamp(min=torch.finfo(logits.dtype).min)
     return -(log_probs.exp() * log_probs).sum(dim=1)
@@ -21,11 +23,12 @@ class EntropyPenalty(Penalty):
 
     .. math:: \log K - \frac1N \sum_i H(s_i), \qquad H(s) = -\sum_k s[k] \log s[k]
 
-    Minimised, it raises the entropy. It is the confidence penalty :math:`-H` and a constant, so that it is
-    never negative. The authors' weight is 0.1: write ``CrossEntropy() + 0.1 * EntropyPenalty()``.
+    Minimised, it raises the entropy. It is the confidence penalty :math:`-H` and a constant, so
+    that it is never negative. The authors' weight is 0.1: write
+    ``CrossEntropy() + 0.1 * EntropyPenalty()``.
 
-    Beside a task of independent labels it is the mean over labels too, of :math:`\log 2 - H` with the entropy of
-    each label's sigmoid.
+    Beside a task of independent labels it is the mean over labels too, of :math:`\log 2 - H` with
+    the entropy of each label's sigmoid.
 
     Args:
         warmup: Training steps over which the term is faded in.
@@ -39,8 +42,8 @@ class EntropyPenalty(Penalty):
         tensor(0.6931)
 
     Reference:
-        Pereyra et al., *Regularizing Neural Networks by Penalizing Confident Output Distributions*, ICLR
-        workshop 2017.
+        Pereyra et al., *Regularizing Neural Networks by Penalizing Confident Output Distributions*,
+        ICLR workshop 2017.
     """
 
     label = "ECP"

@@ -22,8 +22,8 @@ class FLSD(Task):
     .. math:: -\frac1N \sum_i (1 - s_i[y_i])^{\gamma_i} \log s_i[y_i], \qquad
         \gamma_i = 5 \text{ if } s_i[y_i] < 0.2 \text{ else } 3
 
-    The exponent is chosen from ``s`` without a gradient. Published codes take the exponent above 0.5 from
-    the command line; where that is 3, as the paper says, they agree with this.
+    The exponent is chosen from ``s`` without a gradient. Published codes take the exponent above
+    0.5 from the command line; where that is 3, as the paper says, they agree with this.
 
     Args:
         weight: A weight per class, ``(K,)``.

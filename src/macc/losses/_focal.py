@@ -10,7 +10,8 @@ from macc.losses._terms import Task
 
 
 def log_probs_of_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, finite with finite gradients however saturated.
+    """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, finite with finite gradients however
+    saturated.
 
     A label whose own logit is -inf has a log-probability of -inf, as in cross-entropy.
     """
@@ -24,7 +25,8 @@ def log_probs_of_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
     """Focal loss per sample, ``(N,)``."""
     log_s, log_rest = log_probs_of_label(logits, labels)
-    # The power of 1 - s has an infinite slope at s = 1 for gamma < 1; the exponential of a logarithm has none.
+    # The power of 1 - s has an infinite slope at s = 1 for gamma < 1; the exponential of a
+    # logarithm has none.
     return -(gamma * log_rest).exp() * log_s
 
 
@@ -33,8 +35,8 @@ class Focal(Task):
 
     .. math:: -\frac1N \sum_i (1 - s_i[y_i])^\gamma \log s_i[y_i]
 
-    The gradient flows through both factors. Published codes differ in the reduction only: this is the
-    batch mean, as in MDCA; the original focal-calibration code sums.
+    The gradient flows through both factors. Published codes differ in the reduction only: this is
+    the batch mean, as in MDCA; the original focal-calibration code sums.
 
     Args:
         gamma: How strongly easy samples are discounted, at least 0; 0 is cross-entropy.

@@ -17,8 +17,8 @@ class LabelSmoothing(Task):
 
     ``over="others"`` takes ``alpha`` from the true class and spreads it over the others,
     ``q[y] = 1 - α`` and ``α/(K-1)`` elsewhere, as the code base the paper follows (MDCA) does.
-    ``over="all"`` spreads it over all classes, ``q[y] = 1 - α + α/K`` and ``α/K`` elsewhere, as PyTorch and
-    MbLS do. The two agree when the first ``alpha`` is ``(K-1)/K`` of the second.
+    ``over="all"`` spreads it over all classes, ``q[y] = 1 - α + α/K`` and ``α/K`` elsewhere, as
+    PyTorch and MbLS do. The two agree when the first ``alpha`` is ``(K-1)/K`` of the second.
 
     Args:
         alpha: Probability mass to spread, in ``[0, 1]``.

@@ -12,8 +12,8 @@ class LabelTask(Task):
     """A task whose logits are independent labels, or the one logit of a binary classifier.
 
     Args:
-        pos_weight: How much a label of 1 counts, as in ``nn.BCEWithLogitsLoss``: a number for all labels, or one per
-            label, ``(K,)``.
+        pos_weight: How much a label of 1 counts, as in ``nn.BCEWithLogitsLoss``: a number for all
+            labels, or one per label, ``(K,)``.
     """
 
     independent_labels = True

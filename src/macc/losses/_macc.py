@@ -15,8 +15,8 @@ from macc.losses.distributed import batch_mean
 # Beyond this uncertainty the slope of tanh is below 1.4e-3: MACC hardly moves it any more.
 SATURATED = 4.0
 
-# Half of the variances beyond it is ordinary in trainings that go well, and single batches go higher. Without effect
-# is a MACC whose variances are nearly all there, step after step.
+# Half of the variances beyond it is ordinary in trainings that go well, and single batches go
+# higher. Without effect is a MACC whose variances are nearly all there, step after step.
 NEARLY_ALL = 0.9
 PATIENCE = 25
 
@@ -27,23 +27,26 @@ def macc(confidence: Tensor, certainty: Tensor, *, sync: bool = False) -> Tensor
 
 
 class MACC(BatchPenalty):
-    r"""Gap between mean confidence and mean certainty of each class in a batch, averaged over classes.
+    r"""Gap between mean confidence and mean certainty of each class in a batch, averaged over
+    classes.
 
     .. math:: \frac1K \sum_j \Bigl| \frac1N \sum_i \bar s_i[j] - \frac1N \sum_i c_i[j] \Bigr|,
         \qquad \bar s = \mathrm{softmax}(\bar z), \quad c = 1 - \tanh u
 
-    with mean ``z̄`` and variance ``u`` of the logits under dropout of the last features: the model needs
-    a head that reports them (:func:`macc.attach`). Gradients flow through confidence and certainty.
+    with mean ``z̄`` and variance ``u`` of the logits under dropout of the last features: the model
+    needs a head that reports them (:func:`macc.attach`). Gradients flow through confidence and
+    certainty.
 
-    The formula has no labels. Confidences of a sample add up to 1, so the loss is zero only where the mean
-    certainty is ``1/K``, that is where ``u`` is near ``atanh(1 - 1/K)``, its fixed point. A new network
-    starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u`` up, and may drive it to
-    where tanh is flat and the loss has hardly any gradient left. Start with weight 1 and a ``warmup`` of half
-    of training; :meth:`diagnostics` shows where training stands.
+    The formula has no labels. Confidences of a sample add up to 1, so the loss is zero only where
+    the mean certainty is ``1/K``, that is where ``u`` is near ``atanh(1 - 1/K)``, its fixed point.
+    A new network starts at ``u ≈ 0`` and a loss of ``1 - 1/K``: a large weight first drives ``u``
+    up, and may drive it to where tanh is flat and the loss has hardly any gradient left. Start with
+    weight 1 and a ``warmup`` of half of training; :meth:`diagnostics` shows where training stands.
 
-    Beside a task of independent labels, as in ``BinaryCrossEntropy() + MACC()``, the confidence of a label is
-    ``sigmoid(z̄)``. It does not share a sum with the others: the fixed point of each label is where its mean certainty
-    is its mean confidence, and with it about the frequency of the label.
+    Beside a task of independent labels, as in ``BinaryCrossEntropy() + MACC()``, the confidence of
+    a label is ``sigmoid(z̄)``. It does not share a sum with the others: the fixed point of each
+    label is where its mean certainty is its mean confidence, and with it about the frequency of the
+    label.
 
     Args:
         warmup: Training steps over which the term is faded in.
@@ -91,7 +94,8 @@ class MACC(BatchPenalty):
 
         Args:
             output: What the model returns in training, or :func:`macc.moments`.
-            independent_labels: Whether the logits are independent labels, as beside ``BinaryCrossEntropy``.
+            independent_labels: Whether the logits are independent labels, as beside
+                ``BinaryCrossEntropy``.
 
         Example:
             >>> import torch
@@ -128,12 +132,16 @@ class MACC(BatchPenalty):
         )
 
     def _warn_if_saturated(self, moments: LogitMoments) -> None:
-        """Warn once when nearly all variances have been where tanh is flat for many training steps in a row."""
+        """Warn once when nearly all variances have been where tanh is flat for many training steps
+        in a row.
+        """
         if self._saturated_steps == PATIENCE or not (
             self.training and torch.is_grad_enabled() and values_readable(moments.variance)
         ):
             return
-        share = float((moments.variance > SATURATED).float().mean())
+        # Where so many are beyond it, the mean of values that are not negative is; it is one pass.
+        possible = float(moments.variance.detach().mean()) > NEARLY_ALL * SATURATED
+        share = float((moments.variance > SATURATED).float().mean()) if possible else 0.0
         self._saturated_steps = self._saturated_steps + 1 if share > NEARLY_ALL else 0
         if self._saturated_steps == PATIENCE:
             warnings.warn(
@@ -158,8 +166,9 @@ class MACCDiagnostics:
     mean_u: float
     """Mean variance of the logits."""
     fixed_point: float
-    """Where the variance comes to rest if MACC alone decides, ``atanh(1 - 1/K)``; of independent labels the mean of
-    ``atanh(1 - confidence)``."""
+    """Where the variance comes to rest if MACC alone decides, ``atanh(1 - 1/K)``; of independent
+    labels the mean of ``atanh(1 - confidence)``.
+    """
     saturated: float
     """Share of variances above 4, where tanh is flat."""
     scale_slope: float

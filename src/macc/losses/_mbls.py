@@ -16,7 +16,8 @@ class MbLS(Penalty):
 
     .. math:: \frac1{NK} \sum_{ik} \max(0,\ \max_l z_i[l] - z_i[k] - m)
 
-    The authors' loss is cross-entropy plus this with weight 0.1: write ``CrossEntropy() + 0.1 * MbLS()``.
+    The authors' loss is cross-entropy plus this with weight 0.1: write
+    ``CrossEntropy() + 0.1 * MbLS()``.
 
     Args:
         margin: The distance ``m`` that costs nothing, at least 0.
@@ -31,8 +32,8 @@ class MbLS(Penalty):
         tensor(1.)
 
     Reference:
-        Liu et al., *The Devil is in the Margin: Margin-based Label Smoothing for Network Calibration*,
-        CVPR 2022.
+        Liu et al., *The Devil is in the Margin: Margin-based Label Smoothing for Network
+        Calibration*, CVPR 2022.
     """
 
     label = "MbLS"

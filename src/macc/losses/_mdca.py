@@ -8,7 +8,9 @@ from macc.losses.distributed import batch_mean
 
 
 def mdca(probs: Tensor, targets: Tensor, *, sync: bool = False) -> Tensor:
-    """Gap between the batch means of probabilities and targets ``(N, K)``, averaged over classes."""
+    """Gap between the batch means of probabilities and targets ``(N, K)``, averaged over
+    classes.
+    """
     return batch_mean(probs - targets, sync=sync).abs().mean()
 
 
@@ -17,7 +19,8 @@ class MDCA(BatchPenalty):
 
     .. math:: \frac1K \sum_j \Bigl| \frac1N \sum_i s_i[j] - \frac1N \sum_i \mathbb 1[y_i = j] \Bigr|
 
-    Beside a task of independent labels, ``s`` is the sigmoid of each logit and the frequency that of its label.
+    Beside a task of independent labels, ``s`` is the sigmoid of each logit and the frequency that
+    of its label.
 
     Args:
         warmup: Training steps over which the term is faded in.
@@ -32,8 +35,8 @@ class MDCA(BatchPenalty):
         tensor(0.5000)
 
     Reference:
-        Hebbalaguppe et al., *A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for Improved
-        Neural Network Calibration*, CVPR 2022.
+        Hebbalaguppe et al., *A Stitch in Time Saves Nine: A Train-Time Regularizing Loss for
+        Improved Neural Network Calibration*, CVPR 2022.
     """
 
     label = "MDCA"

@@ -35,7 +35,9 @@ def _quadratic_form(residual: Tensor, confidence: Tensor, width: float) -> Tenso
 
 
 def _sorted_form(residual: Tensor, confidence: Tensor, width: float) -> Tensor:
-    """The same in the memory of a few rows: of sorted values the kernel is a product, exp(b / width) / exp(a / width)."""
+    """The same in the memory of a few rows: of sorted values the kernel is a product, exp(b /
+    width) / exp(a / width).
+    """
     ascending, order = confidence.double().sort()
     sorted_residual = residual.double()[order]
     growth = ((ascending - 0.5) / width).exp()
@@ -48,7 +50,8 @@ def _sorted_form(residual: Tensor, confidence: Tensor, width: float) -> Tensor:
 class MMCE(BatchPenalty):
     r"""Kernel distance between confidence and correctness.
 
-    With ``r`` the largest probability, ``c`` whether it is right and ``k(a, b) = exp(-|a - b| / width)``:
+    With ``r`` the largest probability, ``c`` whether it is right and
+    ``k(a, b) = exp(-|a - b| / width)``:
 
     .. math:: \text{weighted: } \sqrt{\sum_{ij} d_i d_j\, k(r_i, r_j) + 10^{-10}}, \qquad
         d_i = \frac{c_i (1 - r_i)}{m} - \frac{(1 - c_i)\, r_i}{n}
@@ -57,16 +60,17 @@ class MMCE(BatchPenalty):
 
     .. math:: \text{unweighted: } \frac1{N^2} \sum_{ij} (c_i - r_i)(c_j - r_j)\, k(r_i, r_j)
 
-    Published codes of the weighted form, the authors' own among them, take means over pairs and divide by
-    ``m²``, ``n²`` and ``mn`` once more; ``legacy=True`` does the same. MbLS's code uses the unweighted form.
+    Published codes of the weighted form, the authors' own among them, take means over pairs and
+    divide by ``m²``, ``n²`` and ``mn`` once more; ``legacy=True`` does the same. MbLS's code uses
+    the unweighted form.
 
     Args:
         weighted: Whether right and wrong samples count the same, whatever their numbers.
         legacy: Divide twice, as published codes do; for the weighted form.
         width: Width of the kernel.
         warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes. Their sizes are exchanged first, which waits for
-            the device once a step; the other penalties do not.
+        sync: Whether to use the batch of all processes. Their sizes are exchanged first, which
+            waits for the device once a step; the other penalties do not.
 
     Returns:
         Scalar, at least 0.
@@ -78,8 +82,8 @@ class MMCE(BatchPenalty):
         tensor(0.2500)
 
     Reference:
-        Kumar, Sarawagi and Jain, *Trainable Calibration Measures for Neural Networks from Kernel Mean
-        Embeddings*, ICML 2018.
+        Kumar, Sarawagi and Jain, *Trainable Calibration Measures for Neural Networks from Kernel
+        Mean Embeddings*, ICML 2018.
     """
 
     label = "MMCE"

@@ -18,15 +18,17 @@ def soft_ece(
     gap, share = batch_mean(torch.stack([gap, share], dim=1), sync=sync).unbind(dim=0)
     if norm == 1:
         return gap.abs().sum()
-    # gap² / share is share · (difference of the means)²; a bin that is as good as empty has no gap either.
+    # gap² / share is share · (difference of the means)²; a bin that is as good as empty has no gap
+    # either.
     return ((gap.square() / share.clamp(min=1e-12)).sum() + 1e-10).sqrt()
 
 
 class SoftECE(BatchPenalty):
     r"""ECE of the top label, with every sample in all bins to a degree.
 
-    With :math:`g_{ib}` the softmax over bins of :math:`-(c_i - \xi_b)^2 / T`, where :math:`\xi_b` is the centre
-    of bin ``b``, and :math:`a_i` whether prediction ``i`` with confidence :math:`c_i` is right:
+    With :math:`g_{ib}` the softmax over bins of :math:`-(c_i - \xi_b)^2 / T`, where :math:`\xi_b`
+    is the centre of bin ``b``, and :math:`a_i` whether prediction ``i`` with confidence :math:`c_i`
+    is right:
 
     .. math:: \Bigl( \sum_b S_b\, |A_b - C_b|^q \Bigr)^{1/q}, \qquad S_b = \frac1N \sum_i g_{ib}, \quad
         S_b (A_b - C_b) = \frac1N \sum_i g_{ib} (a_i - c_i)

@@ -40,9 +40,9 @@ class Term(_Summand, nn.Module, ABC):
     soft_targets: ClassVar[bool] = False
     """Whether the formula allows class probabilities as labels."""
     needs_variance: ClassVar[bool] = False
-    """Whether the formula reads the variance of the logits, so that the model needs an MC-dropout head."""
+    """Whether the formula reads the variance of the logits, which an MC-dropout head gives."""
     independent_labels: ClassVar[bool] = False
-    """Whether a task takes each logit as a label of its own, with a sigmoid, where classes share a softmax."""
+    """Whether a task takes each logit as a label of its own, with a sigmoid, not a softmax."""
     shown: ClassVar[tuple[str, ...]] = ()
     """Knobs that are printed even at their default."""
 
@@ -56,12 +56,12 @@ class Term(_Summand, nn.Module, ABC):
         """The term's bare value, a scalar batch mean: no weight, no warm-up."""
 
     def checked(self, output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean logits ``(N, K)`` of at least single precision, and labels as this term needs them."""
+        """Mean logits ``(N, K)`` in single precision at least, and labels as the term has them."""
         logits = check_logits(output.mean if isinstance(output, LogitMoments) else output)
         return logits, check_labels(labels, logits, soft=None if self.soft_targets else type(self).__name__)
 
     def checked_labels(self, output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean logits ``(N, K)`` of independent labels, and the labels as numbers of the same shape."""
+        """Mean logits ``(N, K)`` of independent labels, and the labels as numbers like them."""
         logits = check_logits(output.mean if isinstance(output, LogitMoments) else output, classes=False)
         return logits, check_targets(labels, logits, soft=None if self.soft_targets else type(self).__name__)
 
@@ -77,12 +77,12 @@ class Term(_Summand, nn.Module, ABC):
 class Task(Term):
     """A task loss: what the classifier is trained for.
 
-    Reads the mean logits; weight 1 in a criterion. ``label``, ``task`` and ``parts`` make a task alone a
-    complete criterion.
+    Reads the mean logits; weight 1 in a criterion. ``label``, ``task`` and ``parts`` make a task
+    alone a complete criterion.
 
     Args:
-        weight: A weight per class, ``(K,)``; the batch mean then counts each sample by the weight of its
-            class, as ``nn.CrossEntropyLoss`` does for class indices.
+        weight: A weight per class, ``(K,)``; the batch mean then counts each sample by the weight
+            of its class, as ``nn.CrossEntropyLoss`` does for class indices.
     """
 
     weight: Tensor | None
@@ -95,9 +95,10 @@ class Task(Term):
         """The task loss of a batch.
 
         Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction ``(N, K, H, W)``.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them; of dense
-                prediction ``(N, H, W)`` or ``(N, K, H, W)``.
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction
+                ``(N, K, H, W)``.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them;
+                of dense prediction ``(N, H, W)`` or ``(N, K, H, W)``.
             ignore_index: The label of samples or pixels to leave out, often 255 or -100.
         """
         output, labels = as_rows(output, labels, ignore_index)
@@ -122,11 +123,11 @@ class Task(Term):
 
     @property
     def needs_moments(self) -> bool:
-        """Whether the loss needs a model with an MC-dropout head. A task reads the mean logits only."""
+        """Whether the loss needs an MC-dropout head. A task reads the mean logits only."""
         return self.needs_variance
 
     def weighted_mean(self, values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-        """Mean of ``(N,)`` values, each counted by the weight of its class, or of its soft label's classes."""
+        """Mean of ``(N,)`` values by the weights of their classes, or of their soft labels."""
         if self.weight is None:
             return values.mean()
         if len(self.weight) != num_classes:
@@ -183,15 +184,15 @@ class Penalty(Term):
     """An auxiliary term: scaled and added to a task, ``task + w * penalty``.
 
     Args:
-        warmup: Number of training steps over which the term's share rises linearly from 0 to 1. A step is a
-            call in train mode with gradients on, so that accumulating gradients over ``n`` batches takes ``n``
-            steps; :func:`count_steps` counts the steps of the optimiser instead. The counter is in the state
-            dict of the criterion.
+        warmup: Number of training steps over which the term's share rises linearly from 0 to 1. A
+            step is a call in train mode with gradients on, so that accumulating gradients over
+            ``n`` batches takes ``n`` steps; :func:`count_steps` counts the steps of the optimiser
+            instead. The counter is in the state dict of the criterion.
     """
 
     step: Tensor
     counter: object | None = None
-    """What counts the steps of an optimiser, see :func:`count_steps`; ``None`` where calls are counted."""
+    """Counts the steps of an optimiser (:func:`count_steps`); ``None`` if calls are counted."""
 
     def __init__(self, *, warmup: int = 0) -> None:
         super().__init__()
@@ -209,20 +210,21 @@ class Penalty(Term):
         """The penalty of a batch, times its share of the warm-up.
 
         Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction ``(N, K, H, W)``.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them; of dense
-                prediction ``(N, H, W)`` or ``(N, K, H, W)``.
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction
+                ``(N, K, H, W)``.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them;
+                of dense prediction ``(N, H, W)`` or ``(N, K, H, W)``.
             ignore_index: The label of samples or pixels to leave out, often 255 or -100.
         """
         output, labels = as_rows(output, labels, ignore_index)
         return self.faded(self.measure(output, labels))
 
     def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
-        """As :meth:`measure`, beside a task of independent labels; only penalties with such a form have it."""
+        """As :meth:`measure`, beside a task of independent labels, where there is such a form."""
         raise NotImplementedError
 
     def faded(self, value: Tensor) -> Tensor:
-        """A measured value times its share of the warm-up; counts the call in training if calls are counted."""
+        """A value times its share of the warm-up; counts the call in training, if calls count."""
         if not self.warmup:
             return value
         share = (self.step / self.warmup).clamp(max=1)
@@ -237,7 +239,8 @@ class Penalty(Term):
 
 
 class BatchPenalty(Penalty):
-    """A penalty made of batch statistics, which are those of the global batch under ``torch.distributed``.
+    """A penalty made of batch statistics, which are those of the global batch under
+    ``torch.distributed``.
 
     Args:
         warmup: As in :class:`Penalty`.
@@ -253,10 +256,10 @@ class BatchPenalty(Penalty):
 def count_steps(criterion: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Let the warm-up of penalties count the steps of an optimiser in place of calls in training.
 
-    Use it where gradients are accumulated over several batches, or where the loss is computed more than once a
-    step. Called again, the steps of the new optimiser are counted. A run that resumes must load the state of the
-    criterion too: where the optimiser has state from earlier steps at its first step here and a warm-up stands at
-    0, a warning says so.
+    Use it where gradients are accumulated over several batches, or where the loss is computed more
+    than once a step. Called again, the steps of the new optimiser are counted. A run that resumes
+    must load the state of the criterion too: where the optimiser has state from earlier steps at
+    its first step here and a warm-up stands at 0, a warning says so.
 
     Args:
         criterion: A criterion, or any module that holds one.
@@ -332,8 +335,9 @@ class Weighted(_Summand, nn.Module):
 class Criterion(_Summand, nn.Module):
     """One task term plus weighted penalties; made by ``+``.
 
-    The task says what the logits are. Beside a task of independent labels, such as ``BinaryCrossEntropy``, a penalty
-    takes its form for these, with sigmoids in place of the softmax, and one without such a form is refused.
+    The task says what the logits are. Beside a task of independent labels, such as
+    ``BinaryCrossEntropy``, a penalty takes its form for these, with sigmoids in place of the
+    softmax, and one without such a form is refused.
 
     Example:
         >>> import torch
@@ -357,14 +361,16 @@ class Criterion(_Summand, nn.Module):
     def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
         """The total loss of a batch.
 
-        In evaluation (``criterion.eval()``, or gradients disabled) a penalty that needs a variance is left out
-        where ``output`` is plain logits, with a warning the first time. In training that is an error.
+        In evaluation (``criterion.eval()``, or gradients disabled) a penalty that needs a variance
+        is left out where ``output`` is plain logits, with a warning the first time. In training
+        that is an error.
 
         Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction ``(N, K, H, W)``.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows them; of dense
-                prediction ``(N, H, W)`` or ``(N, K, H, W)``. Every term sees the pixels as rows, a module of your
-                own too.
+            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction
+                ``(N, K, H, W)``.
+            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows
+                them; of dense prediction ``(N, H, W)`` or ``(N, K, H, W)``. Every term sees the
+                pixels as rows, a module of your own too.
             ignore_index: The label of samples or pixels to leave out, often 255 or -100.
         """
         output, labels = as_rows(output, labels, ignore_index)
@@ -376,8 +382,9 @@ class Criterion(_Summand, nn.Module):
     def parts(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> dict[str, Tensor]:
         """Each term's bare value by name, before weights and warm-up; for logging.
 
-        Of plain logits in evaluation, a term that needs a variance is left out as in :meth:`forward`. It computes every term again. Under ``torch.distributed`` all processes must call it, because
-        penalties made of batch statistics share them.
+        Of plain logits in evaluation, a term that needs a variance is left out as in
+        :meth:`forward`. It computes every term again. Under ``torch.distributed`` all processes
+        must call it, because penalties made of batch statistics share them.
         """
         output, labels = as_rows(output, labels, ignore_index)
         values = self.task.parts(output, labels)
@@ -400,7 +407,7 @@ class Criterion(_Summand, nn.Module):
         return cast("list[Weighted]", list(self.penalties))
 
     def _measurable(self, output: Output) -> list["Weighted"]:
-        """The penalties that count: in evaluation, those that need a variance do not where there is none."""
+        """The penalties that count: in evaluation only those that find the variance they need."""
         evaluating = not (self.training and torch.is_grad_enabled())
         if not evaluating or not isinstance(output, Tensor):
             return self._weighted()
@@ -417,7 +424,7 @@ class Criterion(_Summand, nn.Module):
         return [w for w in self._weighted() if not w.penalty.needs_variance]
 
     def _named_penalties(self, output: Output, taken: Container[str]) -> Iterator[tuple[str, "Weighted"]]:
-        """Each penalty that counts by a name not among those ``taken``, which may grow from one to the next."""
+        """Each penalty that counts, by a name not among ``taken``, which may grow meanwhile."""
         for weighted in self._measurable(output):
             name = type(weighted.penalty).__name__
             if name in taken:
@@ -428,7 +435,7 @@ class Criterion(_Summand, nn.Module):
 
     @property
     def needs_moments(self) -> bool:
-        """Whether a term reads the variance of the logits, so that the model needs an MC-dropout head."""
+        """Whether a term reads the variance of the logits, which an MC-dropout head gives."""
         return any(weighted.penalty.needs_variance for weighted in self._weighted())
 
     @property
@@ -441,7 +448,7 @@ class Criterion(_Summand, nn.Module):
 
 
 def _beside(task: Task, weighted: Weighted) -> Weighted:
-    """The penalty in the form that goes with the task; another criterion may hold it in the other form."""
+    """The penalty in the form that goes with the task; another criterion may hold another."""
     if task.independent_labels == weighted.independent_labels:
         return weighted
     penalty = weighted.penalty

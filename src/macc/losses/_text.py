@@ -1,4 +1,6 @@
-"""Losses from their text form, the same in Python, in YAML and in the shell: ``parse(str(criterion))``."""
+"""Losses from their text form, the same in Python, in YAML and in the shell:
+``parse(str(criterion))``.
+"""
 
 import ast
 import inspect

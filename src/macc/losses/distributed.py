@@ -1,8 +1,8 @@
 """Batch statistics over the global batch.
 
-Sums and counts are reduced across processes, in the backward pass too. Each process then holds the loss
-of the whole batch, its gradient is the number of processes times its own rows' share, and the average
-that DDP takes is the gradient of one process on all rows, whatever the sizes of the shards.
+Sums and counts are reduced across processes, in the backward pass too. Each process then holds the
+loss of the whole batch, its gradient is the number of processes times its own rows' share, and the
+average that DDP takes is the gradient of one process on all rows, whatever the sizes of the shards.
 """
 
 from typing import Any, cast
@@ -17,7 +17,9 @@ def _alone(sync: bool) -> bool:
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """All-reduce whose gradient is an all-reduce too; torch's own is deprecated and does not compile."""
+    """All-reduce whose gradient is an all-reduce too; torch's own is deprecated and does not
+    compile.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
@@ -47,10 +49,13 @@ def batch_mean(values: Tensor, *, sync: bool) -> Tensor:
 
 
 def all_rows(values: Tensor, *, sync: bool) -> Tensor:
-    """The rows of ``(N, …)`` of all processes in order of rank, if ``sync``; shards may be uneven."""
+    """The rows of ``(N, …)`` of all processes in order of rank, if ``sync``; shards may be
+    uneven.
+    """
     if _alone(sync):
         return values
-    # Uneven `all_gather` aborts the process on gloo: each rank adds its rows to its own place in zeros.
+    # Uneven `all_gather` aborts the process on gloo: each rank adds its rows to its own place in
+    # zeros.
     mine = torch.tensor([values.shape[0]], device=values.device)
     sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, mine)

@@ -1,8 +1,8 @@
 """Measuring calibration: metrics of probabilities and labels, torch or numpy.
 
-This namespace is the registry of metrics, and their order here is that of every printed table. A new metric is one
-declaration beside its formula and one line here: ``evaluate``, ``compare``, ``check``, streaming, tables, reports
-and the command line find it by that line.
+This namespace is the registry of metrics, and their order here is that of every printed table. A
+new metric is one declaration beside its formula and one line here: ``evaluate``, ``compare``,
+``check``, streaming, tables, reports and the command line find it by that line.
 """
 
 # ruff: noqa: I001 - the order means something
@@ -35,8 +35,8 @@ from macc.metrics._calibration_errors import rmsce_debiased as rmsce_debiased
 from macc.metrics._calibration_errors import smooth_ece as smooth_ece
 from macc.metrics._calibration_errors import ks_error as ks_error
 from macc.metrics._calibration_errors import sce as sce
-from macc.metrics._calibration_errors import ace as ace
-from macc.metrics._calibration_errors import tace as tace
+from macc.metrics._adaptive import ace as ace
+from macc.metrics._adaptive import tace as tace
 from macc.metrics.selective import failure_auroc as failure_auroc
 from macc.metrics.selective import failure_auroc_by_certainty as failure_auroc_by_certainty
 from macc.metrics.selective import aurc as aurc
@@ -54,7 +54,7 @@ from macc.metrics._report import Report as Report
 from macc.metrics._significance import calibration_tests as calibration_tests
 from macc.metrics.groups import GroupReport as GroupReport
 from macc.metrics.groups import evaluate_groups as evaluate_groups
-from macc.metrics._report import evaluate as evaluate
+from macc.metrics._evaluate import evaluate as evaluate
 from macc.metrics.labels import LabelReport as LabelReport
 from macc.metrics.labels import LabelRow as LabelRow
 from macc.metrics.labels import evaluate_labels as evaluate_labels

@@ -1,10 +1,6 @@
 """Calibration errors: how far stated confidence lies from observed frequency."""
 
-# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
-
 from typing import Any
-
-import torch
 
 from macc.metrics._formulas import (
     class_errors,
@@ -17,20 +13,17 @@ from macc.metrics._formulas import (
     root_mean_square_gap,
     smooth_gap,
 )
-from macc.metrics._metric import described, metric
+from macc.metrics._metric import metric
 from macc.metrics.binning import (
     TopBins,
-    adaptive_cells,
-    adaptive_gaps,
     bin_index,
     class_gaps,
-    equal_mass_index,
-    equal_weight_index,
     top_bins,
     top_labels,
 )
-from macc.metrics.inputs import Array, Predictions, check_bins, like, predictions
+from macc.metrics.inputs import Array, check_bins, like, predictions
 from macc.tables import PERCENT, THOUSANDTHS
+from macc.words import documented
 
 
 @metric(
@@ -59,9 +52,6 @@ def ece(
     Bins of equal width cut the confidence :math:`\max_j p_j`, each without its lower and with its
     upper edge; confidence 0 belongs to the first bin. Empty bins contribute nothing.
 
-    Args:
-        bins: Number of bins.
-
     Returns:
         The error, in ``[0, 1]``.
 
@@ -83,6 +73,7 @@ def ece(
     "lower",
     lambda d: d.top.mce,
     streamed=lambda s: max_gap(s.top),
+    independent=True,
     prominence=2,
     top_label=True,
     floored=True,
@@ -120,7 +111,8 @@ def mce(
     THOUSANDTHS,
     "lower",
     lambda d: d.classes.sce,
-    streamed=lambda s: float(class_errors(s.class_gaps, s.count).mean()),
+    streamed=lambda s: float(class_errors(s.class_gaps, s.total).mean()),
+    all_classes=True,
     prominence=1,
     short="SCE",
     floored=True,
@@ -139,8 +131,9 @@ def sce(
     .. math:: \frac1K \sum_{j} \sum_{b} \frac{|B_{bj}|}{N}
         \bigl| \operatorname{acc}(B_{bj}) - \operatorname{conf}(B_{bj}) \bigr|
 
-    :math:`B_{bj}` holds all samples whose :math:`p_j` lies in bin :math:`b`; its accuracy is the share
-    of them with label :math:`j`. The number of classes is that of ``probs``, present in the labels or not.
+    :math:`B_{bj}` holds all samples whose :math:`p_j` lies in bin :math:`b`; its accuracy is the
+    share of them with label :math:`j`. The number of classes is that of ``probs``, present in the
+    labels or not.
 
     Returns:
         The error, in ``[0, 1]``.
@@ -158,7 +151,7 @@ def sce(
     return float(class_errors(class_gaps(given, bins).sums(), given.total).mean())
 
 
-@described
+@documented
 def classwise_ece(
     probs: Array,
     labels: Array,
@@ -281,8 +274,8 @@ def rmsce(
 
     Chance alone gives every bin a squared gap of about :math:`a_b (1 - a_b) / |B_b|`, with
     :math:`a_b` its accuracy. The debiased form subtracts the unbiased estimate
-    :math:`a_b (1 - a_b) / (|B_b| - 1)` from bins of two samples and more, and is 0 where that leaves
-    a negative sum.
+    :math:`a_b (1 - a_b) / (|B_b| - 1)` from bins of two samples and more, and is 0 where that
+    leaves a negative sum.
 
     Args:
         debiased: Subtract what chance alone contributes.
@@ -341,102 +334,6 @@ def rmsce_debiased(
     )
 
 
-@metric("adaptive SCE", THOUSANDTHS, "lower", lambda d: d.adaptive(None), floored=True)
-def ace(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    top_label: bool = False,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
-    r"""Adaptive calibration error: :func:`sce` with bins that hold equally many samples.
-
-    .. math:: \frac1K \sum_{j} \sum_{r} \frac{|R_{rj}|}{N}
-        \bigl| \operatorname{acc}(R_{rj}) - \operatorname{conf}(R_{rj}) \bigr|
-
-    The ranges :math:`R_{rj}` cut the sorted :math:`p_j` into equal numbers of samples, as nearly as
-    equal probabilities, which share a range, allow.
-
-    Args:
-        bins: Number of ranges.
-        top_label: Look at the confidence of the predicted class only, as :func:`ece` does.
-
-    Returns:
-        The error, in ``[0, 1]``.
-
-    Example:
-        >>> from macc import metrics
-        >>> round(metrics.ace([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1], bins=3), 6)
-        0.333333
-
-    Reference:
-        Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019; for
-        ``top_label``, Mukhoti et al., *Calibrating Deep Neural Networks using Focal Loss*, NeurIPS 2020.
-    """
-    check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
-    if top_label:
-        top = top_labels(given.blocks())
-        row = top.confidence[None]
-        if given.weights is None:
-            index = equal_mass_index(row, bins, row.new_tensor([given.num_samples]).long())
-        else:
-            index = equal_weight_index(row, bins, given.weights[None])
-        return mean_gap(top_bins(top, index[0], bins, given.weights))
-    return _adaptive(given, bins, None)
-
-
-@metric(
-    "above 1 % probability",
-    THOUSANDTHS,
-    "lower",
-    lambda d: d.adaptive(0.01),
-    part_of_above=True,
-    floored=True,
-)
-def tace(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    threshold: float = 0.01,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
-    r"""Thresholded adaptive calibration error: :func:`ace` over probabilities above a threshold.
-
-    .. math:: \frac1K \sum_{j} \sum_{r} \frac{|R_{rj}|}{N_j}
-        \bigl| \operatorname{acc}(R_{rj}) - \operatorname{conf}(R_{rj}) \bigr|,
-        \quad N_j = \#\{ i : p_{ij} > \varepsilon \}
-
-    Near-zero probabilities of many classes no longer drown the others. A class that no sample gives
-    more than the threshold contributes 0.
-
-    Args:
-        bins: Number of ranges of equal mass.
-        threshold: Probabilities up to this one do not count, in ``[0, 1)``.
-
-    Returns:
-        The error, in ``[0, 1]``.
-
-    Example:
-        >>> from macc import metrics
-        >>> round(metrics.tace([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1], bins=3, threshold=0.15), 6)
-        0.391667
-
-    Reference:
-        Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019.
-    """
-    check_bins(bins)
-    check_threshold(threshold)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
-    return _adaptive(given, bins, threshold)
-
-
 @metric("smooth ECE", PERCENT, "lower", lambda d: d.smooth_ece, prominence=2, top_label=True, floored=True)
 def smooth_ece(
     probs: Array,
@@ -463,7 +360,8 @@ def smooth_ece(
         0.15
 
     Reference:
-        Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
+        Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*,
+        ICLR 2024.
     """
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     return smooth_gap(top_labels(given.blocks()), given.weights)
@@ -495,20 +393,6 @@ def ks_error(
     """
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     return largest_running_gap(top_labels(given.blocks()), given.weights)
-
-
-def check_threshold(threshold: float) -> None:
-    """Refuse a threshold that no probability, or every probability, lies above."""
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
-
-
-def _adaptive(given: Predictions, bins: int, threshold: float | None) -> float:
-    total = 0.0
-    for cells in adaptive_cells(given.matrix(), bins, threshold, weights=given.weights):
-        gaps = adaptive_gaps(cells, given.labels, bins, given.weights).abs().sum(1)
-        total += float(torch.where(cells.kept > 0, gaps / cells.kept, 0.0).sum())
-    return total / given.num_classes
 
 
 def _binned(

@@ -1,63 +1,28 @@
-"""A metric is a value: what it is called, how it is written, which end is better, how it is measured."""
+"""A metric is a value: what it is called, how it is written, which end is better, how it is
+measured.
+"""
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
 
 from macc.tables import Unit
+from macc.words import documented
 
 if TYPE_CHECKING:
     from macc.metrics.intervals import Sampled
     from macc.metrics.sums import Sums
 
 P = ParamSpec("P")
-T = TypeVar("T")
-
-# What arguments of metrics mean, unless a docstring says more; ``described`` puts it there.
-_ARGUMENTS = {
-    "probs": "Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two; a tensor, an array or lists.",
-    "labels": "Class indices ``(N,)``.",
-    "bins": "Number of bins of equal width.",
-    "positive": "The positive class, 0 or 1.",
-    "from_logits": "``probs`` holds logits.",
-    "normalise": "Divide rows by their sum instead of refusing those that do not sum to 1.",
-    "weights": "How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.",
-}
-
-
-def described(function: Callable[P, T]) -> Callable[P, T]:
-    """Complete the arguments in the docstring of a function by what they mean wherever metrics have them.
-
-    Example:
-        >>> "labels: Class indices" in described(lambda labels: 0).__doc__
-        True
-    """
-    text = inspect.cleandoc(function.__doc__ or "")
-    section = re.search(r"^Args:\n((?: {4}.*\n)+)", text + "\n", re.MULTILINE)
-    own = (
-        dict(re.findall(r"^ {4}(\w+): ((?:.*\n)(?: {8}.*\n)*)", section[1], re.MULTILINE)) if section else {}
-    )
-    shared = {name: f"{meaning}\n" for name, meaning in _ARGUMENTS.items()}
-    named = [name for name in inspect.signature(function).parameters if name in {**shared, **own}]
-    block = "Args:\n" + "".join(f"    {name}: {own.get(name) or shared[name]}" for name in named)
-    if section:
-        text = text.replace(section[0], block)
-    elif "\nReturns:" in text:
-        text = text.replace("\nReturns:", f"\n{block}\nReturns:", 1)
-    else:
-        text = f"{text}\n\n{block}".strip()
-    function.__doc__ = text
-    return function
 
 
 @dataclass(frozen=True, eq=False)
 class Metric(Generic[P]):
     """One metric; it is called as the function that was declared as it.
 
-    The namespace :mod:`macc.metrics` is the registry. Whatever lists, prints or tests metrics goes through
-    :func:`registry`, so a new one is one declaration and one import line.
+    The namespace :mod:`macc.metrics` is the registry. Whatever lists, prints or tests metrics goes
+    through :func:`registry`, so a new one is one declaration and one import line.
 
     Args:
         function: Its value, from probabilities and labels.
@@ -65,13 +30,22 @@ class Metric(Generic[P]):
         unit: How its values are written.
         better: Which end is good.
         sample: The metric with its resamples, from the draws of one set of predictions.
-        streamed: Its value from the sums that are kept of a stream, if these are enough; ``sample`` can then do with
-            their draws too. None where the sums lack what it needs.
+        streamed: Its value from the sums that are kept of a stream, if these are enough; ``sample``
+            can then do with their draws too. None where the sums lack what it needs.
         of: What it needs beyond probabilities and labels, if anything.
-        floored: Whether chance alone makes it positive, as it does calibration errors: it has a noise floor.
-        prominence: 1 where every table has it, 2 where tables of a few metrics have it, 3 otherwise.
+        floored: Whether chance alone makes it positive, as it does calibration errors: it has a
+            noise floor.
+        prominence: 1 where every table has it, 2 where tables of a few metrics have it, 3
+            otherwise.
+        all_classes: Whether its sample reads the probabilities of all classes, which are then kept
+            from the one pass.
+        independent: Whether its interval rests on every sample being independent, as pixels of an
+            image are not.
+        of_answers: Whether it can measure answers, of which a confidence is known and no
+            probability of every class.
         part_of_above: Whether tables show it as a part of the metric above it.
-        top_label: Whether it is about the predicted class alone, which two classes are told beside the positive one.
+        top_label: Whether it is about the predicted class alone, which two classes have beside the
+            positive one.
         short: What headings of columns and axes call it, if not by its label.
     """
 
@@ -84,6 +58,9 @@ class Metric(Generic[P]):
     of: Literal["any", "two classes", "certainty"] = "any"
     floored: bool = False
     prominence: Literal[1, 2, 3] = 3
+    all_classes: bool = False
+    independent: bool = False
+    of_answers: bool = False
     part_of_above: bool = False
     top_label: bool = False
     short: str = ""
@@ -145,7 +122,8 @@ def metric(
     sample: "Callable[[Any], Sampled]",
     **more: Any,
 ) -> Callable[[Callable[P, float]], Metric[P]]:
-    """Declare a function of probabilities and labels as a :class:`Metric`, whose arguments these are.
+    """Declare a function of probabilities and labels as a :class:`Metric`, whose arguments these
+    are.
 
     Example:
         >>> from macc import metrics
@@ -154,13 +132,14 @@ def metric(
     """
 
     def declare(function: Callable[P, float]) -> Metric[P]:
-        return Metric(described(function), label, unit, better, sample, **more)
+        return Metric(documented(function), label, unit, better, sample, **more)
 
     return declare
 
 
 def registry() -> dict[str, Metric[Any]]:
-    """Every metric by name, in the order of printed tables, which is that of the imports of the namespace.
+    """Every metric by name, in the order of printed tables, which is that of the imports of the
+    namespace.
 
     Example:
         >>> list(registry())[:3]

@@ -1,5 +1,6 @@
 """One pass over predictions, which every metric of a report and every interval reads."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -7,12 +8,13 @@ import torch
 from torch import Tensor
 
 from macc.metrics._scores import squared_distances
-from macc.metrics.binning import TopLabels, predicted_classes
+from macc.metrics.binning import TopLabels, confidence_of, predicted_classes
 from macc.metrics.inputs import Predictions
 
 
 class PerSample(NamedTuple):
-    """What the pass leaves of each sample, float64 ``(N,)``, and sums of the probabilities, ``(K,)``.
+    """What the pass leaves of each sample, float64 ``(N,)``, and sums of the probabilities,
+    ``(K,)``.
 
     ``positive`` has the probability of the positive class of two, and whether the sample is of it.
     """
@@ -53,13 +55,13 @@ class OnePass:
             parts.append(
                 (
                     predicted,
-                    block.probs.gather(1, predicted[:, None])[:, 0],
-                    block.probs[:, one].clone(),
+                    confidence_of(block, predicted),
+                    block.given[:, one].double(),
                     block.log_likelihood,
                     squared_distances(block),
                 )
             )
-            totals += block.probs.sum(0)
+            totals += block.probs.sum(0) if block.weights is None else block.weights @ block.probs
             if self._kept is not None:
                 self._kept[start : start + len(predicted)] = block.probs
             start += len(predicted)
@@ -79,4 +81,4 @@ class OnePass:
         if self._whole:
             _ = self.sample
         matrix = self.given.matrix() if self._kept is None else self._kept
-        return Predictions(matrix, self.given.labels, from_logits=False, normalise=False, checked=True)
+        return replace(self.given, scores=matrix, from_logits=False, normalise=False)

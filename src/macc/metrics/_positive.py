@@ -1,13 +1,15 @@
 """Two classes: how far the probability of the positive class lies from how often it happens.
 
-The top label of two classes hides this. Where a model says 60 % and 50 % happen, and says 40 % and 30 % happen,
-it is over-confident in class 1 and under-confident in class 0, and the two cancel in every bin of confidence.
+The top label of two classes hides this. Where a model says 60 % and 50 % happen, and says 40 % and
+30 % happen, it is over-confident in class 1 and under-confident in class 0, and the two cancel in
+every bin of confidence.
 """
 
 from macc.metrics._formulas import max_gap, mean_gap, smooth_gap
 from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
-from macc.metrics.inputs import Array, Predictions, check_bins, check_positive, predictions
+from macc.metrics.inputs import Array, Predictions, check_bins, predictions
+from macc.metrics.naming import check_positive
 from macc.tables import PERCENT, PLAIN
 
 
@@ -36,7 +38,8 @@ def positive_ece(
     .. math:: \sum_{b} \frac{|B_b|}{N} \bigl| \operatorname{freq}(B_b) - \operatorname{prob}(B_b) \bigr|
 
     Bins of equal width cut the probability of the positive class over all of :math:`[0, 1]`;
-    :math:`\operatorname{prob}` is its mean in a bin, and :math:`\operatorname{freq}` the share of samples of that class.
+    :math:`\operatorname{prob}` is its mean in a bin, and :math:`\operatorname{freq}` the share of
+    samples of that class.
 
     Returns:
         The error, in ``[0, 1]``. It equals the entry of :func:`classwise_ece` for this class.
@@ -48,7 +51,8 @@ def positive_ece(
         (0.25, 0.15)
 
     Reference:
-        Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, AAAI 2015.
+        Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
+        Binning*, AAAI 2015.
     """
     check_bins(bins)
     given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
@@ -61,6 +65,7 @@ def positive_ece(
     "lower",
     lambda d: d.positive.bins.mce,
     streamed=lambda s: max_gap(s.positive),
+    independent=True,
     of="two classes",
     floored=True,
 )
@@ -74,7 +79,8 @@ def positive_mce(
     normalise: bool = False,
     weights: Array | None = None,
 ) -> float:
-    r"""Maximum calibration error of the positive class of two: the largest gap of any bin that holds a sample.
+    r"""Maximum calibration error of the positive class of two: the largest gap of any bin that
+    holds a sample.
 
     .. math:: \max_{b : |B_b| > 0} \bigl| \operatorname{freq}(B_b) - \operatorname{prob}(B_b) \bigr|
 
@@ -109,7 +115,8 @@ def positive_smooth_ece(
     normalise: bool = False,
     weights: Array | None = None,
 ) -> float:
-    r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its probability.
+    r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its
+    probability.
 
     .. math:: \sigma^* = \int_0^1 \Bigl| \frac1N \sum_i \bigl(1[y_i = 1] - p_i\bigr) K_{\sigma^*}(t, p_i) \Bigr| dt
 
@@ -122,7 +129,8 @@ def positive_smooth_ece(
         0.25
 
     Reference:
-        Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*, ICLR 2024.
+        Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*,
+        ICLR 2024.
     """
     given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
     return smooth_gap(one, given.weights)
@@ -146,7 +154,8 @@ def positive_brier(
     normalise: bool = False,
     weights: Array | None = None,
 ) -> float:
-    r"""The usual Brier score of two classes: mean squared error of the probability of the positive class.
+    r"""The usual Brier score of two classes: mean squared error of the probability of the positive
+    class.
 
     .. math:: \frac1N \sum_i \bigl( p_i - 1[y_i = 1] \bigr)^2
 

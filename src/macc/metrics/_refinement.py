@@ -1,6 +1,6 @@
-"""What training has delivered: the negative log-likelihood that is left once a temperature has mended the scale."""
-
-# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
+"""What training has delivered: the negative log-likelihood that is left once a temperature has
+mended the scale.
+"""
 
 import math
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from macc.metrics.inputs import Array, Predictions, predictions
 from macc.metrics.temperature import best_temperature, blocks, float64_copy, tempered
 from macc.tables import PLAIN
 
-# The logarithm of the smallest number that float32 holds, which is where most probabilities of 0 come from.
+# The logarithm of the smallest number that float32 holds, which is where most probabilities of 0
+# come from.
 _ZERO = math.log(2.0**-149)
 _UNSEEN = 1.0
 
@@ -27,6 +28,7 @@ _UNSEEN = 1.0
     lambda d: d.refinement,
     prominence=1,
     short="refinement",
+    of_answers=True,
 )
 def refinement(
     probs: Array,
@@ -41,25 +43,29 @@ def refinement(
     .. math:: \frac1N \sum_{h \in \{A, B\}} \sum_{i \in h}
         -\log \operatorname{softmax}(\log p_i / T_{\bar h})_{y_i}
 
-    The samples are divided into two halves, and each is measured at the temperature :math:`T_{\bar h}` that was fitted
-    to the other. A temperature fitted to the samples it is measured on would flatter the model; one from half of
-    them is worse than the best by about :math:`1 / N`. What is left is what a change of scale cannot repair: models
-    are compared by it as they will be after calibration.
+    The samples are divided into two halves, and each is measured at the temperature
+    :math:`T_{\bar h}` that was fitted to the other. A temperature fitted to the samples it is
+    measured on would flatter the model; one from half of them is worse than the best by about
+    :math:`1 / N`. What is left is what a change of scale cannot repair: models are compared by it
+    as they will be after calibration.
 
-    Every class is divided evenly, because classes differ in how over-confident they are, and a rare one should be in
-    both halves. Which of its samples are in which half is a fixed random choice by the rank of their losses, so the
-    order of samples does not matter. A half without errors asks for a temperature of 0, at which any error of the
-    other half costs everything. So one more sample is taken to be in each half, with a label that may be any class.
+    Every class is divided evenly, because classes differ in how over-confident they are, and a rare
+    one should be in both halves. Which of its samples are in which half is a fixed random choice by
+    the rank of their losses, so the order of samples does not matter. A half without errors asks
+    for a temperature of 0, at which any error of the other half costs everything. So one more
+    sample is taken to be in each half, with a label that may be any class.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two. 0 counts as 1.4e-45, the smallest number of
-            float32.
-        weights: Refused: halves are dealt by samples.
+        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two. 0 counts as 1.4e-45, the
+            smallest number of float32.
+        weights: How often each sample counts, ``(N,)``, at least 0. Whole weights are repeated
+            samples, which may fall into both halves; samples of other weights are dealt whole.
 
     Returns:
-        The score, at least 0 and finite; it is the same for logits of any scale. A single sample has
-        :math:`\log K`, since nothing is left to fit a temperature to. The interval is that of a mean of the held-out
-        losses: to first order the temperature does not matter, because the loss is flat at its best.
+        The score, at least 0 and finite; it is the same for logits of any scale. A single sample
+        has :math:`\log K`, since nothing is left to fit a temperature to. The interval is that of a
+        mean of the held-out losses. To first order the temperature does not matter, because the
+        loss is flat at its best.
 
     Example:
         >>> from macc import metrics
@@ -71,15 +77,12 @@ def refinement(
         0.563
 
     Reference:
-        Berta, Holzmüller, Jordan and Bach, *Rethinking Early Stopping: Refine, Then Calibrate*, 2025.
+        Berta, Holzmüller, Jordan and Bach, *Rethinking Early Stopping: Refine, Then
+        Calibrate*, 2025.
     """
-    if weights is not None:
-        raise ValueError(
-            "refinement takes no weights, because its halves are dealt by samples; repeat samples of whole weights, "
-            "or use nll of probabilities that Temperature has calibrated"
-        )
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
-    return float(held_out(given).losses.mean())
+    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = given.repeated()
+    return given.mean(held_out(given).losses.to(given.labels.device))
 
 
 class Held(NamedTuple):
@@ -99,7 +102,10 @@ def held_out(given: Predictions) -> Held:
     for half in (0, 1):
         there = (halves != half).nonzero()[:, 0]
         if len(there):
-            start = best_temperature(logits[there], labels[there], unseen=_UNSEEN, start=start).value
+            weights = None if given.weights is None else given.weights.cpu()[there]
+            start = best_temperature(
+                logits[there], labels[there], unseen=_UNSEEN, start=start, weights=weights
+            ).value
             temperatures[halves == half] = start
     held = torch.empty(2, len(labels), dtype=torch.float64)
     for part in blocks(logits):
@@ -110,7 +116,9 @@ def held_out(given: Predictions) -> Held:
 
 
 def _logits(given: Predictions) -> Tensor:
-    """Logits less the largest of their row, float64 ``(N, K)``; probabilities give theirs up to that."""
+    """Logits less the largest of their row, float64 ``(N, K)``; probabilities give theirs up to
+    that.
+    """
     given = given.check()
     result = torch.empty(given.scores.shape, dtype=torch.float64)
     for part in blocks(given.scores):
@@ -123,7 +131,9 @@ def _logits(given: Predictions) -> Tensor:
 
 
 def _halves(logits: Tensor, labels: Tensor) -> Tensor:
-    """The half of each sample, by its class and the rank of its loss; rows of equal losses are told apart by their rest."""
+    """The half of each sample, by its class and the rank of its loss; rows of equal losses are
+    ordered by their rest.
+    """
     own = logits.gather(1, labels[:, None])[:, 0]
     rest = torch.cat([logits[part].square().sum(1) for part in blocks(logits)])
     keys = labels, own, rest  # with ranks within classes, a change of rank moves two samples at most

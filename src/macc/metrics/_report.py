@@ -2,34 +2,20 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from statistics import NormalDist
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from macc.io.json import finite
 from macc.metrics._metric import Metric, metrics_of, registry
-from macc.metrics._resampling import Draws, Resampling
-from macc.metrics._significance import NAMES, p_values
+from macc.metrics._significance import NAMES
 from macc.metrics.binning import TopBins
-from macc.metrics.correctness import CLASSES, NOTE, metrics_of_answers
-from macc.metrics.frames import read_columns
-from macc.metrics.inputs import (
-    Array,
-    Predictions,
-    check_bins,
-    check_confidence,
-    check_resamples,
-    class_names,
-    named_labels,
-    positive_index,
-    predictions,
-)
 from macc.metrics.intervals import Estimate
-from macc.tables import PERCENT, Table, data_frame, html_paragraph, interval, number, thousands
+from macc.tables import PERCENT, Displayed, Table, data_frame, interval, number, thousands
 from macc.words import class_called, did_you_mean
 
 # More classes than this are printed as the worst of them.
@@ -49,11 +35,14 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Bin:
-    """One bin of the reliability diagram; an empty one has ``nan`` for all but its edges and count."""
+    """One bin of the reliability diagram; an empty one has ``nan`` for all but its edges and count.
+
+    ``samples`` is a whole number, or the weight of the samples where these have relative weights.
+    """
 
     low: float
     high: float
-    samples: int
+    samples: float
     confidence: float
     accuracy: float
     accuracy_low: float
@@ -64,7 +53,8 @@ class Bin:
 class Positive:
     """The class of two that verdicts are about, and the bins of its probability.
 
-    In these bins ``confidence`` is the mean probability of the class, and ``accuracy`` the share of samples of it.
+    In these bins ``confidence`` is the mean probability of the class, and ``accuracy`` the share of
+    samples of it.
     """
 
     name: str
@@ -82,12 +72,14 @@ class Positive:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Displayed):
     """The result of :func:`evaluate`; ``print`` shows it as a table.
 
-    ``bins`` are those of the confidence of the predicted class. With two classes, ``positive`` has the bins of the
-    probability of the positive class; otherwise it is None. ``p_values`` are those of perfect calibration, where all
-    metrics were asked for; see :func:`calibration_tests`.
+    ``bins`` are those of the confidence of the predicted class. With two classes, ``positive`` has
+    the bins of the probability of the positive class; otherwise it is None. ``p_values`` are those
+    of perfect calibration, where all metrics were asked for; see :func:`calibration_tests`.
+    ``answers`` says that samples are answers, of which each has a confidence and is right or wrong;
+    the positive class is then that of right ones.
     """
 
     metrics: dict[str, Estimate]
@@ -99,6 +91,7 @@ class Report:
     notes: tuple[str, ...] = ()
     positive: Positive | None = None
     p_values: dict[str, float] = field(default_factory=dict)
+    answers: bool = False
 
     def __getitem__(self, metric: str) -> Estimate:
         if metric not in self.metrics:
@@ -107,13 +100,18 @@ class Report:
 
     @property
     def mean_confidence(self) -> float:
-        """Mean probability of the predicted class."""
-        return _means(self.bins)[0]
+        """Mean probability of the predicted class, or confidence of answers."""
+        return _means(self._claimed)[0]
 
     @property
     def mean_accuracy(self) -> float:
         """Share of right predictions."""
-        return _means(self.bins)[1]
+        return _means(self._claimed)[1]
+
+    @property
+    def _claimed(self) -> tuple[Bin, ...]:
+        """The bins of what the model claims."""
+        return self.positive.bins if self.answers and self.positive is not None else self.bins
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """``{metric: {value, low, high}}``, with ``noise_floor`` where chance alone gives an error.
@@ -134,7 +132,9 @@ class Report:
         return json.dumps(finite(self.to_dict()), indent=2)
 
     def to_pandas(self) -> Any:
-        """A data frame with a row for each metric: ``value``, ``low``, ``high`` and ``noise_floor``."""
+        """A data frame with a row for each metric: ``value``, ``low``, ``high`` and
+        ``noise_floor``.
+        """
         return data_frame({name: asdict(estimate) for name, estimate in self.metrics.items()})
 
     def plot(self) -> Any:
@@ -153,11 +153,11 @@ class Report:
 
         With two classes it is about the positive class.
         """
-        if self.positive is not None and "positive_ece" in self.metrics:
+        if self.positive is not None and not self.answers and "positive_ece" in self.metrics:
             return self._verdict_of_two(self.positive)
-        if "ece" not in self.metrics:
+        ece = self.metrics.get("positive_ece" if self.answers else "ece")
+        if ece is None:
             return ""
-        ece = self.metrics["ece"]
         floor = ece.noise_floor or 0.0
         means = (
             f"mean confidence {100 * self.mean_confidence:.1f} %, accuracy {100 * self.mean_accuracy:.1f} %"
@@ -199,7 +199,7 @@ class Report:
             b.samples * math.copysign(b.confidence - b.accuracy, (b.confidence - b.accuracy) * (b.low + b.high - 1))
             for b in positive.bins
             if b.samples
-        ) / self.num_samples  # fmt: skip
+        ) / sum(b.samples for b in positive.bins)  # fmt: skip
         kind = "too high in some bins and too low in others"
         if abs(said - happened) >= ece.value / 2:
             kind = "too high" if said > happened else "too low"
@@ -210,20 +210,15 @@ class Report:
             f"model would show{beside}."
         )
 
-    def __str__(self) -> str:
-        parts = [self._heading(), self._metric_table().text()]
-        if self.classes:
-            parts += [self._class_heading(), self._class_table().text()]
-        ends = (self._tests(), self.verdict(), "\n".join(self.notes))
-        return "\n\n".join(part for part in (*parts, *ends) if part)
+    def _parts(self) -> list[Table | str]:
+        classes = (self._class_heading(), self._class_table()) if self.classes else ()
+        ends = [self.tests(), self.verdict(), "\n".join(self.notes)]
+        return [self._heading(), self._metric_table(), *classes, *ends]
 
-    def _repr_html_(self) -> str:
-        parts = [html_paragraph(self._heading()), self._metric_table().html()]
-        if self.classes:
-            parts += [html_paragraph(self._class_heading()), self._class_table().html()]
-        return "".join([*parts, *map(html_paragraph, (self._tests(), self.verdict(), *self.notes))])
-
-    def _tests(self) -> str:
+    def tests(self) -> str:
+        """P-values of perfect calibration in a sentence, or nothing where they were not asked
+        for.
+        """
         if not self.p_values:
             return ""
         each = (f"{NAMES[name]} {_p_value(p)}" for name, p in self.p_values.items())
@@ -278,169 +273,6 @@ class Report:
         return Table.of(header, rows)
 
 
-def evaluate(
-    data: Any = None,
-    labels: Array | str | None = None,
-    *,
-    probs: Any = None,
-    variance: Array | None = None,
-    metrics: Iterable[str] | None = None,
-    classes: Sequence[str] | None = None,
-    positive: int | str | None = None,
-    bins: int = 15,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-    from_logits: bool = False,
-    normalise: bool = False,
-    answers: bool = False,
-    on_progress: Callable[[float], None] | None = None,
-) -> Report:
-    """Measure everything: each metric with an interval, each class, and the bins of a reliability diagram.
-
-    Calibration errors come with their noise floor, the value that a perfectly calibrated model with
-    these confidences would show on this many samples. The interval of a binned error is about the
-    error of the whole population with the same bins.
-
-    With two classes the verdict and the diagram are about the positive class: ``positive_ece`` and its like measure
-    its probability over all of ``[0, 1]``. ``ece`` and its like are about the predicted class, where errors of the
-    two classes can cancel.
-
-    Args:
-        data: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two. Or a data frame of pandas, polars or pyarrow, or a data
-            set of Hugging Face, of which ``labels`` and ``probs`` name columns.
-        labels: Class indices ``(N,)``, or names of ``classes``; of a frame the name of a column.
-        probs: Of a frame, the columns of the classes in their order, or one column with the probability of class 1
-            or with lists; by default every column of numbers but the labels. The report says which were taken.
-        variance: Variance ``(N, K)`` of the logits under dropout, as :func:`macc.moments` gives it. The report then says
-            how well the paper's certainty of the predicted class ranks right above wrong predictions
-            (``failure_auroc_by_certainty``), beside confidence.
-        metrics: Names to measure; all of them by default. ``ece`` of two classes brings ``positive_ece`` along.
-        classes: Names of the K classes in their order, for the table and for labels that are names.
-        positive: The positive class of two, by its index or name; class 1 by default.
-        bins: Number of bins.
-        confidence: Level of the intervals, in ``(0, 1)``.
-        resamples: Number of bootstrap resamples, at least 100.
-        seed: Seed of the resamples; the same seed gives the same report.
-        from_logits: The scores are logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-        answers: The scores ``(N,)`` are the confidence of answers, and ``labels`` says which were right: for language
-            models, judges and retrieval, where no probability of every class is known. Only metrics that need none
-            are measured.
-        on_progress: Called with the share of the work done.
-
-    Returns:
-        The report: ``report["ece"].value``, ``.low``, ``.high``, ``.noise_floor``; ``to_dict()``,
-        ``to_json()``, ``classes``, ``bins`` and, of two classes, ``positive``.
-
-    Example:
-        >>> import torch, macc
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> logits = torch.randn(1000, 3, generator=generator)
-        >>> labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-        >>> report = macc.evaluate((2 * logits).softmax(1), labels, metrics=["accuracy", "ece"])
-        >>> print(report)
-        1 000 samples, 3 classes
-        <BLANKLINE>
-                   value  95 % interval  noise floor
-        ────────────────────────────────────────────
-        accuracy  59.5 %    56.4 – 62.6
-        ECE       15.8 %    11.8 – 18.6        3.1 %
-        <BLANKLINE>
-        ECE 15.8 % is more than the 3.1 % that a perfectly calibrated model would show: ...
-    """
-    check_bins(bins)
-    check_confidence(confidence)
-    check_resamples(resamples)
-    notes: tuple[str, ...] = ()
-    if isinstance(labels, str):
-        data, labels, classes, note = read_columns(data, labels, probs, classes)
-        notes = (note,)
-    elif probs is not None:
-        if data is not None:
-            raise ValueError(
-                "probs names columns of a data frame whose column of labels is named too: labels='label'"
-            )
-        data = probs
-    if data is None or labels is None:
-        raise ValueError("evaluate needs probabilities and labels: evaluate(probs, labels)")
-    if answers:
-        metrics, classes, notes = metrics_of_answers(metrics), CLASSES, (*notes, NOTE)
-    labels = named_labels(labels, classes)
-    given = on_cpu(predictions(data, labels, from_logits=from_logits, normalise=normalise))
-    checked = None if variance is None else _check_variance(given, variance)
-    wanted = check_names(metrics, given.num_classes, certainty=checked is not None)
-    names = class_names(classes, given.num_classes)
-    one = positive_index(positive, names)
-    draws = Draws(
-        given,
-        bins=bins,
-        resampling=Resampling(given.num_samples, resamples, seed),
-        positive=one,
-        confidence=confidence,
-        variance=checked,
-        whole=metrics is None,
-    )
-    estimates = {}
-    with torch.device("cpu"):  # whatever the default device is
-        for done, (name, metric) in enumerate(wanted.items()):
-            if on_progress is not None:
-                on_progress(done / len(wanted))
-            estimates[name] = metric.sample(draws).estimate(confidence)
-    if on_progress is not None:
-        on_progress(1.0)
-
-    def diagram(binned: TopBins) -> tuple[Bin, ...]:
-        return reliability_bins(binned, bins, confidence)
-
-    return Report(
-        estimates,
-        _class_rows(given, names, draws) if "sce" in wanted else (),
-        diagram(draws.cells.binned),
-        given.num_samples,
-        given.num_classes,
-        confidence,
-        notes=(*notes, *_certainty_note(estimates)),
-        positive=None if one is None else Positive(names[one], diagram(draws.positive.cells.binned)),
-        p_values=p_values(draws.sample.top if one is None else draws.sample.positive)
-        if metrics is None
-        else {},
-    )
-
-
-def on_cpu(given: Predictions) -> Predictions:
-    """Resampling draws its numbers on the CPU, so that a seed means the same everywhere."""
-    return replace(given, scores=given.scores.cpu(), labels=given.labels.cpu())
-
-
-def _check_variance(given: Predictions, variance: Array) -> torch.Tensor:
-    """Refuse what cannot be the variance of the logits."""
-    values = torch.as_tensor(variance).detach().cpu().double()
-    if tuple(values.shape) != tuple(given.scores.shape):
-        raise ValueError(
-            f"variance must have the shape of the scores, {tuple(given.scores.shape)}, got {tuple(values.shape)}"
-        )
-    if not bool((values >= 0).all() & values.isfinite().all()):
-        raise ValueError("variance must be finite and at least 0; repair what wrote it")
-    return values
-
-
-def _certainty_note(estimates: dict[str, Estimate]) -> tuple[str, ...]:
-    """A sentence where certainty ranks worse than confidence."""
-    if not {"failure_auroc", "failure_auroc_by_certainty"} <= set(estimates):
-        return ()
-    by_confidence, by_certainty = (
-        estimates[name].value for name in ("failure_auroc", "failure_auroc_by_certainty")
-    )
-    if not by_certainty < by_confidence:
-        return ()
-    how = "backwards" if by_certainty < 0.5 else "worse than confidence does"
-    return (
-        f"Certainty ranks right and wrong predictions {how} (failure AUROC {by_certainty:.3f}, by confidence "
-        f"{by_confidence:.3f}): choose the cases to hand to a person by confidence.",
-    )
-
-
 def check_names(
     metrics: Iterable[str] | None, num_classes: int, *, certainty: bool = False
 ) -> dict[str, Metric[Any]]:
@@ -462,26 +294,42 @@ def check_names(
     return {name: metric for name, metric in there.items() if name in wanted}
 
 
-def _class_rows(given: Predictions, names: list[str], draws: Draws) -> tuple[ClassRow, ...]:
-    samples = torch.bincount(given.labels, minlength=given.num_classes).tolist()
-    means = (draws.sample.totals / given.num_samples).tolist()
-    return tuple(
-        ClassRow(name, count, count / given.num_samples, mean, estimate)
-        for name, count, mean, estimate in zip(names, samples, means, draws.classes.each, strict=True)
-    )
+def reliability_bins(
+    binned: TopBins, bins: int, confidence: float, sizes: Tensor | None = None
+) -> tuple[Bin, ...]:
+    """The bins of the reliability diagram.
 
-
-def reliability_bins(binned: TopBins, bins: int, confidence: float) -> tuple[Bin, ...]:
-    """The bins of the reliability diagram."""
+    Args:
+        binned: Sums over the samples of each bin.
+        bins: Number of bins.
+        confidence: Level of the intervals.
+        sizes: ``(bins,)`` how many samples of equal weights say as much as those of each bin, where
+            samples have weights.
+    """
     rows = []
-    for i, (samples, claimed, correct) in enumerate(zip(*(part.tolist() for part in binned), strict=True)):
+    whole = sizes is None
+    parts = (part.tolist() for part in (*binned, binned.samples if sizes is None else sizes))
+    for i, (samples, claimed, correct, size) in enumerate(zip(*parts, strict=True)):
         edges = i / bins, (i + 1) / bins
         if samples == 0:
             rows.append(Bin(*edges, 0, math.nan, math.nan, math.nan, math.nan))
         else:
-            limits = _wilson(correct / samples, samples, confidence)
-            rows.append(Bin(*edges, round(samples), claimed / samples, correct / samples, *limits))
+            limits = _wilson(correct / samples, size, confidence)
+            held = round(samples) if whole else samples
+            rows.append(Bin(*edges, held, claimed / samples, correct / samples, *limits))
     return tuple(rows)
+
+
+def weights_note(num_samples: int, size: float | None) -> tuple[str, ...]:
+    """A sentence that says how many samples of equal weights say as much as those of relative
+    weights.
+    """
+    if size is None:
+        return ()
+    equal = thousands(round(size))
+    return (
+        f"Weights are relative: {thousands(num_samples)} samples say as much as {equal} of equal weights.",
+    )
 
 
 def _p_value(p: float) -> str:

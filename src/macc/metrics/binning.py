@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics.inputs import Block, Predictions
+from macc.metrics.blocks import Block, ones
+from macc.metrics.inputs import Predictions
 
 # 16 MB of float64, of which a sort and a scatter hold a few copies.
 _COLUMN_ELEMENTS = 2**21
@@ -22,7 +23,8 @@ _COLUMN_ELEMENTS = 2**21
 class TopLabels(NamedTuple):
     """Confidence and correctness of the predicted class of each sample, float64 ``(N,)``.
 
-    Or, from :func:`class_labels`, the probability of one given class and whether the sample is of it.
+    Or, from :func:`class_labels`, the probability of one given class and whether the sample is of
+    it.
     """
 
     confidence: Tensor
@@ -38,7 +40,9 @@ class TopBins(NamedTuple):
 
     @property
     def gaps(self) -> Tensor:
-        """Signed gap of each bin, which is correct predictions minus the confidence claimed for them."""
+        """Signed gap of each bin, which is correct predictions minus the confidence claimed for
+        them.
+        """
         return self.correct - self.confidence
 
     @property
@@ -47,19 +51,34 @@ class TopBins(NamedTuple):
         return self.gaps / self.samples.sum()
 
 
+def effective_sizes(totals: Tensor, squares: Tensor) -> Tensor:
+    """How many samples of equal weights vary as much as samples of these sums of weights and of
+    squared weights.
+    """
+    return torch.where(squares > 0, totals.square() / squares, 0.0)
+
+
 @lru_cache
 def inner_edges(bins: int, device: torch.device) -> Tensor:
-    """Upper edges of all equal-width bins but the last, float64 ``(bins - 1,)``; not to be written to."""
+    """Upper edges of all equal-width bins but the last, float64 ``(bins - 1,)``; not to be written
+    to.
+    """
     return torch.arange(1, bins, dtype=torch.float64, device=device) / bins
 
 
 def bin_index(values: Tensor, bins: int) -> Tensor:
     """Equal-width bin of each value; float64 decides exactly at the edges."""
-    return torch.bucketize(values.double(), inner_edges(bins, values.device))
+    values = values.double()
+    # Rounding of the product leaves only one edge in doubt, the nearest. A search among all takes
+    # three times as long.
+    nearest = (values * bins).round_()
+    return nearest.add_(values > nearest / bins).sub_(1).clamp_(0, bins - 1).long()
 
 
 def equal_weight_index(values: Tensor, bins: int, masses: Tensor) -> Tensor:
-    """:func:`equal_mass_index` of values ``(M, N)`` that have masses ``(M, N)``; those of mass 0 do not count."""
+    """:func:`equal_mass_index` of values ``(M, N)`` that have masses ``(M, N)``; those of mass 0 do
+    not count.
+    """
     ordered, order = values.double().sort(dim=1)
     running = masses.gather(1, order).cumsum(1)
     parts = torch.arange(1, bins, dtype=torch.float64, device=values.device) / bins
@@ -78,7 +97,8 @@ def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
     Args:
         values: The rows to cut.
         bins: Number of bins.
-        kept: ``(M,)`` how many of the largest values of each row count; the bins of others mean nothing.
+        kept: ``(M,)`` how many of the largest values of each row count; the bins of others mean
+            nothing.
     """
     size = values.shape[1]
     ordered = torch.from_numpy(np.sort(values.cpu().numpy(), axis=1)).to(values.device)
@@ -89,13 +109,15 @@ def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
 
 
 def top_labels(blocks: Iterable[Block]) -> TopLabels:
-    """Confidence and correctness of each sample; of equal probabilities the first class is predicted."""
+    """Confidence and correctness of each sample; of equal probabilities the first class is
+    predicted.
+    """
     return TopLabels(*(torch.cat(part) for part in zip(*map(top_of_block, blocks), strict=True)))
 
 
 def class_labels(blocks: Iterable[Block], index: int) -> TopLabels:
     """Probability of one class, and whether it is the label, of each sample."""
-    rows = [(block.probs[:, index].clone(), (block.labels == index).double()) for block in blocks]
+    rows = [(block.given[:, index].double(), (block.labels == index).double()) for block in blocks]
     return TopLabels(*(torch.cat(part) for part in zip(*rows, strict=True)))
 
 
@@ -113,7 +135,7 @@ def top_bins(top: TopLabels, index: Tensor, bins: int, weights: Tensor | None = 
 
 def predicted_classes(block: Block) -> Tensor:
     """The class of the largest probability of each row, the first of equal ones."""
-    if block.given.device.type == "cpu" and block.given.dtype != torch.bfloat16:
+    if block.given.device.type == "cpu":
         # Several times faster than torch's, on one thread; both give the first of equal values.
         return torch.from_numpy(block.given.numpy().argmax(axis=1))
     return block.given.argmax(dim=1)
@@ -122,8 +144,12 @@ def predicted_classes(block: Block) -> Tensor:
 def top_of_block(block: Block) -> TopLabels:
     """:func:`top_labels` of one block."""
     predicted = predicted_classes(block)
-    confidence = block.probs.gather(1, predicted[:, None])[:, 0]
-    return TopLabels(confidence, (predicted == block.labels).double())
+    return TopLabels(confidence_of(block, predicted), (predicted == block.labels).double())
+
+
+def confidence_of(block: Block, classes: Tensor) -> Tensor:
+    """The probability of one class of each row, float64 ``(M,)``."""
+    return block.given.gather(1, classes[:, None])[:, 0].double()
 
 
 class ClassGaps:
@@ -131,110 +157,101 @@ class ClassGaps:
 
     Weighting |accuracy - confidence| of a bin by its share of the samples leaves only this sum.
     Rows sum to one, so all but a few entries of a row lie in the first bin: only entries above
-    ``1 / bins`` are scattered, and the first bin is the column's total less those. Samples may belong
-    to groups, which are then summed apart.
+    ``1 / bins`` are scattered, and the first bin is the column's total less those. Samples may
+    belong to groups, which are then summed apart.
     """
 
-    def __init__(self, num_classes: int, bins: int, groups: int = 1):
+    def __init__(self, num_classes: int, bins: int, groups: int = 1, *, counts: bool = False):
         self._num_classes, self._bins, self._groups = num_classes, bins, groups
-        # By group and class; and squares by class, which only the spread needs.
-        self._totals: Tensor | float = 0.0
-        self._squares: Tensor | float = 0.0
-        # Of each scattered entry: its probability, its class and the group of its sample.
-        self._values: list[Tensor] = []
-        self._classes: list[Tensor] = []
-        self._entry_groups: list[Tensor] = []
-        self._labels: list[Tensor] = []
-        self._label_probs: list[Tensor] = []
-        self._label_groups: list[Tensor] = []
-        # Of each scattered entry and of each sample, where samples have weights.
-        self._entry_weights: list[Tensor] = []
-        self._weights: list[Tensor] = []
+        shape = bins, num_classes
+        with torch.inference_mode(False):  # what inference mode makes cannot be written to outside it
+            # Of every group: probabilities above the first bin, and labels.
+            self._claimed, self._hits = torch.zeros(2, groups, *shape, dtype=torch.float64, device="cpu")
+            self._totals = torch.zeros(groups, num_classes, dtype=torch.float64, device="cpu")
+            # Above the first bin: how many samples there are, and the variance of labels drawn from
+            # the probabilities. Of all bins, so that the first has the rest: that variance.
+            self._counts = torch.zeros(shape, dtype=torch.float64, device="cpu") if counts else None
+            self._spread = torch.zeros(shape, dtype=torch.float64, device="cpu") if groups > 1 else None
+            self._squares = torch.zeros(num_classes, dtype=torch.float64, device="cpu")
+        self._weight = 0.0
 
     def add(self, block: Block, group: Tensor | None = None) -> None:
         """Take in the rows of one block, and the group of each if there are several."""
-        probs, size = block.probs, self._num_classes
-        places = _above(block.given, 1 / self._bins)
+        probs, size, num = block.probs, self._num_classes, len(block)
+        each = ones(num, torch.float64, probs.device) if block.weights is None else block.weights
+        # Entries above the first bin, and behind them that of the label of each row.
+        starts = torch.arange(0, num * size, size, device=probs.device)
+        places = torch.cat([_above(block.given, 1 / self._bins), starts.add_(block.labels)])
+        rows, scattered = _quotients(places, size), len(places) - num
+        values = block.given.view(-1).index_select(0, places)
+        # Bin and class as one number.
+        cells = bin_index(values, self._bins).sub_(rows).mul_(size).add_(places).cpu()
+        cells, own = cells[:scattered], cells[scattered:]
+        values, rows = values[:scattered].double(), rows[:scattered]
+        weights = None if block.weights is None else each[rows]
+        amounts = (values if weights is None else values * weights).cpu()
+        if self._counts is not None:
+            _scatter(self._counts, cells, (torch.ones_like(values) if weights is None else weights).cpu())
+            self._weight += float(each.sum())
         if group is None:
-            each = _ones(probs.shape[0], probs.device) if block.weights is None else block.weights
-            self._totals = self._totals + torch.mv(probs.T, each)[None]
+            self._totals += torch.mv(probs.T, each).cpu()
         else:
-            group = group.to(probs.device)
-            totals = torch.zeros(self._groups, size, dtype=torch.float64, device=probs.device)
-            self._totals = self._totals + totals.index_add_(0, group, probs)
-            self._squares = self._squares + torch.linalg.vecdot(probs, probs, dim=0)
-            self._entry_groups.append(group[places // size])
-            self._label_groups.append(group)
-        if block.weights is not None:
-            self._entry_weights.append(block.weights[places // size])
-            self._weights.append(block.weights)
-        self._values.append(probs.view(-1)[places])
-        self._classes.append(places % size)
-        self._labels.append(block.labels)
-        self._label_probs.append(block.label_probs)
+            assert self._spread is not None  # noqa: S101 - there are groups
+            variance = values * (1 - values)
+            _scatter(
+                self._spread, cells, (variance if weights is None else variance * weights.square()).cpu()
+            )
+            weighed = probs if block.weights is None else probs * each[:, None]
+            self._totals.index_add_(0, group, weighed.cpu())
+            self._squares += (each.square() @ probs - torch.linalg.vecdot(weighed, weighed, dim=0)).cpu()
+            cells += group[rows.cpu()] * (self._bins * size)
+            own += group * (self._bins * size)
+        _scatter(self._claimed, cells, amounts)
+        _scatter(self._hits, own, each.cpu())
 
     def sums(self) -> Tensor:
         """The gaps of all groups together, float64 ``(bins, K)``."""
-        shape = self._groups, self._bins, self._num_classes
-        gaps = torch.zeros(shape, dtype=torch.float64, device="cpu")
-        self.add_to(gaps)
-        return gaps.sum(0)
+        return self.by_group().sum(0)
 
-    def add_to(self, gaps: Tensor) -> None:
-        """Add the gaps to float64 ``(groups, bins, K)`` on the CPU, in time that does not grow with their number."""
-        values, classes = _joined(self._values), _joined(self._classes)
-        first = classes + self._offsets(self._entry_groups)
-        label_probs = _joined(self._label_probs)
-        own = self._cells(label_probs, _joined(self._labels) + self._offsets(self._label_groups))
-        flat = gaps.view(-1)
-        gaps[:, 0] -= self._totals.cpu() if isinstance(self._totals, Tensor) else 0.0
-        amounts = values * _joined(self._entry_weights) if self._weights else values
-        flat.index_add_(0, first, amounts)
-        flat.index_add_(0, self._cells(values, first), -amounts)
-        flat.index_add_(0, own, _joined(self._weights) if self._weights else torch.ones_like(label_probs))
+    def by_group(self) -> Tensor:
+        """The gaps, float64 ``(groups, bins, K)`` on the CPU."""
+        gaps: Tensor = self._hits - self._claimed
+        gaps[:, 0] -= self._totals - self._claimed.sum(1)
+        return gaps
 
     def samples(self) -> Tensor:
-        """How many samples each bin of each class holds, or their weights, float64 ``(bins, K)``."""
-        values = _joined(self._values)
-        cells = self._cells(values, _joined(self._classes))
-        each = _joined(self._entry_weights) if self._weights else torch.ones_like(values)
-        counts = torch.bincount(cells, each, minlength=self._bins * self._num_classes)
-        counts = counts.view(self._bins, self._num_classes)
-        total = _joined(self._weights).sum() if self._weights else sum(len(labels) for labels in self._labels)
-        counts[0] += total - counts.sum(0)
+        """How many samples each bin of each class holds, or their weights, float64 ``(bins, K)``,
+        where they are counted.
+        """
+        assert self._counts is not None  # noqa: S101 - asked for when it was made
+        counts = self._counts.clone()
+        counts[0] += self._weight - counts.sum(0)
         return counts
 
     def totals(self) -> Tensor:
         """Sum of the probabilities of each class, ``(K,)``."""
-        assert isinstance(self._totals, Tensor)  # noqa: S101 - a block was added
-        return self._totals.sum(0).cpu()
+        return self._totals.sum(0)
 
     def spread(self) -> Tensor:
-        """Variance, ``(bins, K)``, of gaps of labels drawn from the probabilities, where samples have groups."""
-        assert isinstance(self._squares, Tensor)  # noqa: S101 - groups were given
-        values = _joined(self._values)
-        spread = torch.zeros(self._bins * self._num_classes, dtype=torch.float64, device="cpu")
-        spread.index_add_(0, self._cells(values, _joined(self._classes)), values * (1 - values))
-        spread = spread.view(self._bins, self._num_classes)
-        spread[0] += self.totals() - self._squares.cpu() - spread.sum(0)
+        """Variance, ``(bins, K)``, of gaps of labels drawn from the probabilities, where samples
+        have groups.
+        """
+        assert self._spread is not None  # noqa: S101 - groups were given
+        spread = self._spread.clone()
+        spread[0] += self._squares - spread.sum(0)
         return spread.clamp(min=0)
 
-    def _offsets(self, groups: list[Tensor]) -> Tensor | int:
-        return _joined(groups) * (self._bins * self._num_classes) if groups else 0
 
-    def _cells(self, values: Tensor, first: Tensor) -> Tensor:
-        """Cells of probabilities whose cells would be ``first``, were they in the first bin."""
-        return bin_index(values, self._bins) * self._num_classes + first
+def _scatter(sums: Tensor, places: Tensor, amounts: Tensor) -> None:
+    """Add amounts to sums at their places, counted as if the sums were in one row."""
+    sums.view(-1).scatter_add_(0, places, amounts)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts).cpu()
-
-
-@lru_cache(maxsize=8)
-def _ones(size: int, device: torch.device) -> Tensor:
-    """Not to be written to."""
-    return torch.ones(size, dtype=torch.float64, device=device)
+def _quotients(places: Tensor, divisor: int) -> Tensor:
+    """Rounded down."""
+    if places.device.type == "cpu":  # Numpy divides by one number ten times as fast.
+        return torch.from_numpy(places.numpy() // divisor)
+    return places // divisor
 
 
 def class_gaps(given: Predictions, bins: int) -> ClassGaps:
@@ -246,14 +263,18 @@ def class_gaps(given: Predictions, bins: int) -> ClassGaps:
 
 
 class SomeClasses(NamedTuple):
-    """The probabilities of some neighbouring classes, ``(M, N)``, in the type they were given in."""
+    """The probabilities of some neighbouring classes, ``(M, N)``, in the type they were given
+    in.
+    """
 
     classes: range
     values: Tensor
 
 
 def columns(probs: Tensor, most: int | None = None) -> Iterator[SomeClasses]:
-    """Yield the classes of ``(N, K)`` probabilities in groups, of ``most`` classes at most, that bound the memory of what follows."""
+    """Yield the classes of ``(N, K)`` probabilities in groups, of ``most`` classes at most, that
+    bound the memory of what follows.
+    """
     num_samples, num_classes = probs.shape
     step = min(max(1, _COLUMN_ELEMENTS // num_samples), most or num_classes)
     for start in range(0, num_classes, step):
@@ -290,7 +311,9 @@ def adaptive_cells(
     most: int | None = None,
     weights: Tensor | None = None,
 ) -> Iterator[ClassCells]:
-    """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass, ``most`` classes at a time."""
+    """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass,
+    ``most`` classes at a time.
+    """
     for classes, values in columns(probs, most):
         wide = values.double()
         above = torch.ones_like(wide, dtype=torch.bool) if threshold is None else wide > threshold
@@ -318,7 +341,7 @@ def adaptive_gaps(cells: ClassCells, labels: Tensor, bins: int, weights: Tensor 
 
 def _above(probs: Tensor, threshold: float) -> Tensor:
     """Flat positions of the entries above ``threshold``, which is compared as the float64 it is."""
-    if probs.device.type != "cpu" or probs.dtype not in (torch.float32, torch.float64):
+    if probs.device.type != "cpu":
         return (probs.reshape(-1).double() > threshold).nonzero()[:, 0]
     values = probs.numpy()
     limit = values.dtype.type(threshold)

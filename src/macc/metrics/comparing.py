@@ -13,22 +13,23 @@ from torch import Tensor
 
 from macc.io.json import finite
 from macc.metrics._metric import Metric, registry
-from macc.metrics._report import check_names, on_cpu
+from macc.metrics._report import check_names, weights_note
 from macc.metrics._resampling import Draws, Resampling
 from macc.metrics.inputs import (
     Array,
     check_bins,
     check_confidence,
     check_resamples,
-    class_names,
-    positive_index,
+    counted,
+    on_cpu,
     predictions,
     score_rows,
 )
 from macc.metrics.intervals import Deviating, MeanOfSets, Sampled, quantile
+from macc.metrics.naming import class_names, positive_index
 from macc.metrics.over_runs import interval, paired_p
-from macc.tables import Table, data_frame, html_paragraph, number, thousands
-from macc.words import class_called
+from macc.tables import Displayed, Table, data_frame, number, thousands
+from macc.words import class_called, documented
 
 _NOT_TESTED = "A metric without a p-value differs by the same amount in all runs, which says nothing about how much runs vary."
 
@@ -47,7 +48,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Displayed):
     """The differences of all metrics; ``print`` shows them as a table."""
 
     differences: dict[str, Difference]
@@ -69,16 +70,13 @@ class Comparison:
         return json.dumps(finite(self.to_dict()), indent=2)
 
     def to_pandas(self) -> Any:
-        """A data frame with a row for each metric: ``a``, ``b``, ``value``, ``low``, ``high``, ``p`` and ``p_holm``."""
+        """A data frame with a row for each metric: ``a``, ``b``, ``value``, ``low``, ``high``,
+        ``p`` and ``p_holm``.
+        """
         return data_frame(self.to_dict())
 
-    def __str__(self) -> str:
-        return "\n\n".join([self._heading(), self._table().text(), *self.notes])
-
-    def _repr_html_(self) -> str:
-        return "".join(
-            [html_paragraph(self._heading()), self._table().html(), *map(html_paragraph, self.notes)]
-        )
+    def _parts(self) -> list[Table | str]:
+        return [self._heading(), self._table(), *self.notes]
 
     def _heading(self) -> str:
         if self.num_runs > 1:
@@ -115,6 +113,7 @@ class Comparison:
         return Table.of(header, rows)
 
 
+@documented
 def compare(
     probs_a: Array | Sequence[Array],
     probs_b: Array | Sequence[Array],
@@ -129,36 +128,38 @@ def compare(
     seed: int = 0,
     from_logits: bool = False,
     normalise: bool = False,
+    weights: Array | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Comparison:
     r"""Difference of each metric between two models on the same samples, with a paired interval.
 
     Both models are resampled together, so what makes a sample hard for both cancels. With
-    :math:`\Delta` the difference seen and :math:`q` quantiles of its resampled deviation from the truth,
-    the interval is :math:`[\Delta - q_{1-\alpha/2}, \Delta - q_{\alpha/2}]`, and always contains
-    :math:`\Delta`; ``p`` is the smallest :math:`\alpha` whose interval excludes 0, by the normal
-    approximation where it is too small to be counted. The deviation of a calibration error
+    :math:`\Delta` the difference seen and :math:`q` quantiles of its resampled deviation from the
+    truth, the interval is :math:`[\Delta - q_{1-\alpha/2}, \Delta - q_{\alpha/2}]`, and always
+    contains :math:`\Delta`; ``p`` is the smallest :math:`\alpha` whose interval excludes 0, by the
+    normal approximation where it is too small to be counted. The deviation of a calibration error
     contains its upward bias, which is known only within limits and which the two models need not
-    share: the interval allows for both.
+    share: the interval allows for both. The test that the errors are equal is sharper: biases of
+    equal errors are alike, so it allows for the least and the most of one model, against a bias
+    halfway of the other. Where it says that the errors differ, the interval ends at 0 at the
+    latest.
 
     Lists of arrays are runs of two methods (one per seed): run ``i`` of A and of B form a pair, and
     interval and p-value come from a paired t-test over the pairs, which speaks of the methods and
-    not only of the models at hand. Where all pairs differ by the same amount other than 0, both are NaN.
+    not only of the models at hand. Where all pairs differ by the same amount other than 0, both are
+    NaN.
 
     Args:
         probs_a: Probabilities ``(N, K)`` of model A, or a list of them, one for each run.
         probs_b: The same of model B.
         labels: Class indices ``(N,)``; for runs with test sets of their own, a list of them.
-        metrics: Names to compare; all of them by default. ``ece`` of two classes brings ``positive_ece`` along.
+        metrics: Names to compare; all of them by default. ``ece`` of two classes brings
+            ``positive_ece`` along.
         classes: Names of the K classes.
         positive: The positive class of two, by its index or name; class 1 by default.
-        bins: Number of bins.
-        confidence: Level of the intervals.
-        resamples: Number of bootstrap resamples.
-        seed: Seed of the resamples.
         from_logits: ``probs_a`` and ``probs_b`` hold logits.
-        normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-        on_progress: Called with the share of the work done.
+        weights: How often each sample counts, ``(N,)``, at least 0; see :func:`evaluate`. Runs have
+            the same samples then.
 
     Returns:
         The differences A minus B; ``p_holm`` is corrected for the number of metrics compared.
@@ -183,25 +184,32 @@ def compare(
     one = positive_index(positive, names)
     options: dict[str, Any] = {"from_logits": from_logits, "normalise": normalise}
     progress = on_progress or (lambda _: None)
+    notes: tuple[str, ...] = ()
     if _is_runs(probs_a) or _is_runs(probs_b):
+        options |= {"bins": bins, "positive": one, "weights": weights}
         rows, num_samples, num_runs = _over_runs(
-            probs_a, probs_b, labels, wanted, confidence, {**options, "bins": bins, "positive": one}, progress
+            probs_a, probs_b, labels, wanted, confidence, options, progress
         )
     else:
         sampled: list[dict[str, Sampled]] = []
         a, b = (on_cpu(predictions(probs, labels, **options)) for probs in (probs_a, probs_b))
         if a.num_classes != b.num_classes:
             raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
+        counts = counted(weights, a.num_samples)
+        a, b = a.chosen(counts), b.chosen(counts)
         num_samples = a.num_samples
+        notes = weights_note(num_samples, None if a.weights is None else a.total)
         with torch.device("cpu"):  # whatever the default device is
             for turn, given in enumerate((a, b)):
-                resampling = Resampling(num_samples, resamples, seed)
-                draws = Draws(given, bins=bins, resampling=resampling, positive=one, whole=metrics is None)
+                resampling = Resampling.of(given, resamples, seed)
+                draws = Draws(given, bins=bins, resampling=resampling, positive=one, metrics=wanted.values())
                 sampled.append({name: metric.sample(draws) for name, metric in wanted.items()})
                 progress((turn + 1) / 2)
             rows = {name: paired(sampled[0][name], sampled[1][name], confidence) for name in wanted}
         num_runs = 1
-    return comparison(rows, num_samples, num_runs, confidence, positive=None if one is None else names[one])
+    return comparison(
+        rows, num_samples, num_runs, confidence, notes, positive=None if one is None else names[one]
+    )
 
 
 def sampled_means(
@@ -215,15 +223,17 @@ def sampled_means(
 ) -> dict[str, MeanOfSets]:
     """Unweighted means of metrics over several sets of predictions, resampled, for :func:`paired`.
 
-    Sets of the same size get the same resamples: the copies of an image under several corruptions stay together.
+    Sets of the same size get the same resamples: the copies of an image under several corruptions
+    stay together.
     """
     found = []
+    wanted = {name: registry()[name] for name in metrics}
     with torch.device("cpu"):  # whatever the default device is
         for probs, labels in sets:
             given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=False))
             resampling = Resampling(given.num_samples, resamples, seed)
-            draws = Draws(given, bins=bins, resampling=resampling)
-            found.append({name: registry()[name].sample(draws) for name in metrics})
+            draws = Draws(given, bins=bins, resampling=resampling, metrics=wanted.values())
+            found.append({name: metric.sample(draws) for name, metric in wanted.items()})
     return {name: MeanOfSets(tuple(each[name] for each in found)) for name in metrics}
 
 
@@ -244,7 +254,8 @@ def comparison(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for their number, so that the chance of any false discovery stays controlled.
+    """Correct p-values for their number, so that the chance of any false discovery stays
+    controlled.
 
     The smallest of m is multiplied by m, the next by m - 1, and so on; a corrected value is never
     below that of a smaller p-value. Undefined ones stay undefined and do not count.
@@ -276,13 +287,16 @@ def paired(a: Deviating, b: Deviating, confidence: float) -> Difference:
     """The difference of one metric, both resampled together."""
     value = a.value - b.value
     of_a, of_b = a.deviation(), b.deviation()
-    least, most = of_a.least - of_b.most, of_a.most - of_b.least
-    least, most = least[~least.isnan()], most[~most.isnan()]
+    (least, most), *near = (
+        (low[~low.isnan()], high[~high.isnan()]) for low, high in (of_a.minus(of_b), *of_a.near(of_b))
+    )
     if not math.isfinite(value) or len(least) == 0:
         return Difference(a.value, b.value, value, math.nan, math.nan, math.nan, math.nan)
     tail = (1 - confidence) / 2
     low, high = value - quantile(most, 1 - tail), value - quantile(least, tail)
-    p = _two_sided(value, most) if value > 0 else _two_sided(-value, -least)
+    p = max(_two_sided(value, most) if value > 0 else _two_sided(-value, -least) for least, most in near)
+    if p < 1 - confidence:  # that they are equal is not among what the interval has to contain
+        low, high = (max(low, 0.0), high) if value > 0 else (low, min(high, 0.0))
     return Difference(a.value, b.value, value, min(low, value), max(high, value), p, math.nan)
 
 
@@ -292,7 +306,8 @@ def _two_sided(value: float, deviation: Tensor) -> float:
     counted = min(1.0, 2 * (beyond + 1) / (len(deviation) + 1))
     if beyond >= 10:
         return counted
-    # Counting cannot go below 2 / resamples, which a correction for many metrics would make too much.
+    # Counting cannot go below 2 / resamples, which a correction for many metrics would make too
+    # much.
     spread = float(deviation.std())
     if spread == 0:
         return counted
@@ -330,7 +345,8 @@ def _over_runs(
         values.append(
             [{name: metric.value(probs, y, **options) for name, metric in wanted.items()} for probs in (a, b)]
         )
-        num_samples += len(y)
+        counts = counted(options["weights"], len(y))
+        num_samples += len(y) if counts is None else len(counts.rows)
         progress((i + 1) / num_runs)
     rows = {}
     for name in wanted:

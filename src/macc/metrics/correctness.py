@@ -1,7 +1,8 @@
 """Answers without a class vector: how confident each one was, and whether it was right.
 
-They are two classes, wrong and right answers, with the confidence as the probability of a right one. What looks at the
-*predicted* class means nothing there: an answer of confidence 0.3 is not a prediction that it is wrong.
+They are two classes, wrong and right answers, with the confidence as the probability of a right
+one. What looks at the *predicted* class means nothing there: an answer of confidence 0.3 is not a
+prediction that it is wrong.
 """
 
 from collections.abc import Iterable
@@ -16,12 +17,11 @@ NOTE = (
     "Each sample is an answer, with a confidence and whether it was right, and no probability of every class: "
     "the two classes are wrong and right answers."
 )
-# They see the probability of the two classes, and not which one is predicted.
-_OF_PROBABILITIES = {"nll", "refinement", "auroc"}
 
 
 def claimed(given: Predictions, *, answers: bool) -> TopLabels:
-    """The confidence of each sample and whether it is right, on the CPU: of the predicted class, or of answers.
+    """The confidence of each sample and whether it is right, on the CPU: of the predicted class, or
+    of answers.
 
     Example:
         >>> from macc.metrics.inputs import predictions
@@ -38,7 +38,8 @@ def metrics_of_answers(names: Iterable[str] | None = None, *, streamed: bool = F
     """The metrics that answers have, or those asked for by the names that they have with classes.
 
     Args:
-        names: For example ``["ece"]``, which is ``positive_ece`` here; all that there are by default.
+        names: For example ``["ece"]``, which is ``positive_ece`` here; all that there are by
+            default.
         streamed: Only those that are measured in constant memory.
 
     Example:
@@ -48,7 +49,7 @@ def metrics_of_answers(names: Iterable[str] | None = None, *, streamed: bool = F
     there = [
         name
         for name, metric in registry().items()
-        if (metric.of == "two classes" or name in _OF_PROBABILITIES) and (metric.streams or not streamed)
+        if (metric.of == "two classes" or metric.of_answers) and (metric.streams or not streamed)
     ]
     if names is None:
         return there

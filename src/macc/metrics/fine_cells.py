@@ -1,4 +1,6 @@
-"""Fine cells of probabilities, from which areas under the ROC curve are computed without all samples."""
+"""Fine cells of probabilities, from which areas under the ROC curve are computed without all
+samples.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from macc.metrics.inputs import Block
+from macc.metrics.blocks import Block
 from macc.metrics.intervals import Deviation, Estimate
 
-# 64 an octave of p, or of 1 - p above one half, down to 2^-24; fewer where classes are many, so that the cells of
-# all take 32 MB or little more.
+# 64 an octave of p, or of 1 - p above one half, down to 2^-24; fewer where classes are many, so
+# that the cells of all take 32 MB or little more.
 _CELLS_PER_OCTAVE = 64
 _OCTAVES = 24
 _MOST_CELLS = 2**22
 
 
 def cells_per_octave(num_classes: int) -> int:
-    """How finely the probabilities of each of so many classes are told apart: a power of 2."""
+    """How finely the probabilities of each of so many classes are distinguished: a power of 2."""
     found = _CELLS_PER_OCTAVE
     while found > 1 and num_classes * num_cells(found) > _MOST_CELLS:
         found //= 2
@@ -32,7 +34,9 @@ def num_cells(per_octave: int) -> int:
 
 
 def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTAVE) -> npt.NDArray[np.int64]:
-    """A fine cell of each probability, rising with it; the first bits of a float64 are its logarithm."""
+    """A fine cell of each probability, rising with it; the first bits of a float64 are its
+    logarithm.
+    """
     last = num_cells(per_octave) - 1
     upper = probs > 0.5
     bits = np.where(upper, 1 - probs, probs).view(np.int64)
@@ -43,27 +47,38 @@ def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTA
 
 
 class CellCounts:
-    """How many samples of each class, and of all, each cell of its probability holds, int64 ``(K, cells)``."""
+    """How many samples of each class, and of all, each cell of its probability holds,
+    ``(K, cells)``, or their weights.
 
-    def __init__(self, num_classes: int):
+    Args:
+        num_classes: Number of classes K.
+        weighted: Samples have weights; otherwise counts are int64.
+    """
+
+    def __init__(self, num_classes: int, *, weighted: bool = False):
         self._per_octave = cells_per_octave(num_classes)
-        self.hits, self.all = np.zeros((2, num_classes, num_cells(self._per_octave)), dtype=np.int64)
+        kind = np.float64 if weighted else np.int64
+        self.hits, self.all = np.zeros((2, num_classes, num_cells(self._per_octave)), dtype=kind)
 
     def add(self, block: Block) -> None:
         """Take in the rows of one block."""
         cells = fine_cells(block.probs.cpu().numpy(), self._per_octave)
         cells += np.arange(cells.shape[1]) * self.all.shape[1]
         own = np.take_along_axis(cells, block.labels.cpu().numpy()[:, None], axis=1)
+        weights = None if block.weights is None else block.weights.cpu().numpy()
         for counts, found in ((self.all, cells), (self.hits, own)):
-            counts += np.bincount(found.ravel(), minlength=counts.size).reshape(counts.shape)
+            each = None if weights is None else weights.repeat(found.shape[1])
+            counts += np.bincount(found.ravel(), each, minlength=counts.size).reshape(counts.shape)
 
 
 @dataclass(frozen=True)
 class BinnedArea:
-    """Mean area under the ROC curve of classes against the rest, from fine cells of their probabilities.
+    """Mean area under the ROC curve of classes against the rest, from fine cells of their
+    probabilities.
 
-    Samples of one cell count as ties, which changes the area by ``error`` at most. ``spread`` is its
-    standard deviation if the areas of all classes moved together, which is the most there can be.
+    Samples of one cell count as ties, which changes the area by ``error`` at most. ``spread`` is
+    its standard deviation if the areas of all classes moved together, which is the most there can
+    be.
     """
 
     value: float
@@ -71,18 +86,33 @@ class BinnedArea:
     spread: float
 
     @classmethod
-    def of(cls, hits: npt.NDArray[np.float64], all_: npt.NDArray[np.float64]) -> "BinnedArea":
-        """From how many samples of each class, and of all, each cell holds."""
+    def of(
+        cls,
+        hits: npt.NDArray[np.float64],
+        all_: npt.NDArray[np.float64],
+        squares: npt.NDArray[np.float64] | None = None,
+    ) -> "BinnedArea":
+        """From how many samples of each class, and of all, each cell holds; or their weights.
+
+        Args:
+            hits: Of each class and cell, samples of the class.
+            all_: All samples.
+            squares: ``(K,)`` sums of the squared weights of the samples of each class, where
+                samples have weights.
+        """
         areas, errors, spreads = [], [], []
-        for up, both in zip(hits, all_, strict=True):
+        for j, (up, both) in enumerate(zip(hits, all_, strict=True)):
             down = both - up
-            if up.sum() == 0 or down.sum() == 0:
+            if up.sum() <= 0 or down.sum() <= 0:
                 continue
+            ups, downs = up.sum(), down.sum()
+            if squares is not None:
+                ups, downs = ups**2 / squares[j], downs**2 / np.delete(squares, j).sum()
             pos, neg = up / up.sum(), down / down.sum()
             beaten = neg.cumsum() - neg / 2
             missed = 1 - (pos.cumsum() - pos / 2)
             area = float(pos @ beaten)
-            variance = (pos @ (beaten - area) ** 2) / up.sum() + (neg @ (missed - area) ** 2) / down.sum()
+            variance = (pos @ (beaten - area) ** 2) / ups + (neg @ (missed - area) ** 2) / downs
             areas.append(area)
             errors.append(float(pos @ neg) / 2)
             spreads.append(math.sqrt(variance))

@@ -3,12 +3,15 @@
 import torch
 from torch import Tensor
 
+from macc.words import documented
 
+
+@documented
 def dealt(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
-    """The fold ``(N,)`` in which each sample is held out, on the CPU; each class is dealt out evenly.
+    """The fold ``(N,)`` in which each sample is held out, on the CPU; each class is dealt out
+    evenly.
 
     Args:
-        labels: Class indices ``(N,)``.
         folds: Number of folds.
         seed: Of the shuffling within classes.
 

@@ -1,4 +1,6 @@
-"""Predictions in columns of a data frame: pandas, polars, pyarrow, and data sets of Hugging Face."""
+"""Predictions in columns of a data frame: pandas, polars, pyarrow, and data sets of Hugging
+Face.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,22 +18,30 @@ class FrameColumns(NamedTuple):
     labels: npt.NDArray[Any] | list[str]
     classes: list[str] | None
     note: str
+    weights: npt.NDArray[Any] | None
 
 
 def read_columns(
-    frame: Any, labels: str, scores: str | Sequence[str] | None, classes: Sequence[str] | None
+    frame: Any,
+    labels: str,
+    scores: str | Sequence[str] | None,
+    classes: Sequence[str] | None,
+    weights: str | None = None,
 ) -> FrameColumns:
     """Scores and labels from the columns of a frame.
 
     Args:
         frame: A frame of pandas, polars or pyarrow, or a data set of Hugging Face.
         labels: Name of the column of labels.
-        scores: Names of the columns of the classes in their order; or one name, of the probability of class 1 or of
-            a column that has a list in each row. By default every column of numbers but the labels.
+        scores: Names of the columns of the classes in their order; or one name, of the probability
+            of class 1 or of a column that has a list in each row. By default every column of
+            numbers but the labels.
         classes: Names of the classes in place of those of the columns.
+        weights: Name of the column of weights, if there is one.
 
     Returns:
-        Scores ``(N, K)`` or ``(N,)``, copied once, labels, and the names of the classes where there are any.
+        Scores ``(N, K)`` or ``(N,)``, copied once, labels, and the names of the classes where there
+        are any.
 
     Example:
         >>> import polars
@@ -41,31 +51,35 @@ def read_columns(
     """
     table = _table(frame)
     named = [scores] if isinstance(scores, str) else None if scores is None else list(scores)
-    for name in (labels, *(named or ())):
+    beside = [labels] if weights is None else [labels, weights]
+    for name in (*beside, *(named or ())):
         if name not in table.columns:
             raise ValueError(
                 f"the frame has no column {quoted(str(name))}; {did_you_mean(str(name), table.columns)}"
             )
     if named is None:
-        named = [name for name in table.columns if name != labels and table[name].dtype.is_numeric()]
+        named = [name for name in table.columns if name not in beside and table[name].dtype.is_numeric()]
         if len(named) < 2:
             raise ValueError(
                 f"the frame has {len(named)} columns of numbers beside {quoted(labels)}; name those of the "
                 f"classes with probs=[…]: its columns are {listed(list(table.columns))}"
             )
-    if labels in named or len(set(named)) < len(named):
-        raise ValueError(f"probs names {listed(named)}; name each column of a class once, and not the labels")
+    if set(beside) & set(named) or len(set(named)) < len(named):
+        what = "not the labels" if weights is None else "neither the labels nor the weights"
+        raise ValueError(f"probs names {listed(named)}; name each column of a class once, and {what}")
     if table[labels].null_count():
         raise ValueError(f"the column {quoted(labels)} has no label in some rows; leave these rows out")
     if isinstance(scores, str):
         values, names = _one_column(table[scores]), None
     else:
         values, names = table.select(named).to_numpy(), [str(name) for name in named]
-    note = f"Taken of the frame: labels from {quoted(labels)}, probabilities from {', '.join(map(quoted, map(str, named)))}."
+    weighed = "" if weights is None else f"weights from {quoted(weights)}, "
+    note = f"Taken of the frame: labels from {quoted(labels)}, {weighed}probabilities from {', '.join(map(quoted, map(str, named)))}."
     found = _labels(table[labels])
+    each = None if weights is None else _one_column(table[weights])
     if classes is None and names is not None and not isinstance(found, list):
         _refuse_ambiguous(labels, names)
-    return FrameColumns(values, found, names if classes is None else list(classes), note)
+    return FrameColumns(values, found, names if classes is None else list(classes), note, each)
 
 
 def _table(frame: Any) -> Any:

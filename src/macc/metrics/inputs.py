@@ -1,8 +1,6 @@
 """What every metric accepts, checked once: probabilities or declared logits, and class indices."""
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -11,33 +9,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from macc.metrics.blocks import Block, memory, row_sums, rows_at_once
 from macc.metrics.refusals import InputError
-from macc.words import listed, quoted
 
 Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 
-# A float64 copy of 16 MB: large enough that threads, which wait for one another after every operation,
-# do not wait often. Elsewhere launches are what costs.
-_CPU_BLOCK_ELEMENTS = 2**21
-_DEVICE_BLOCK_ELEMENTS = 2**24
 _MOST_BINS = 10_000
 _MOST_RESAMPLES = 10_000
-# Each thread keeps its last CPU buffer: new memory costs a page fault every 4 kB, which small batches feel.
-_kept = threading.local()
-
-
-class Block(NamedTuple):
-    """Some rows, as checked float64 probabilities; ``probs`` is overwritten by the next block.
-
-    ``given`` holds the same values in the type they came in, which may be faster to read.
-    """
-
-    probs: Tensor
-    given: Tensor
-    labels: Tensor
-    label_probs: Tensor
-    log_likelihood: Tensor
-    weights: Tensor | None = None
+MOST_REPEATED = 100_000_000
+"""To how many samples whole weights may add up where all of them are held in memory."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +25,7 @@ class Predictions:
     """Scores ``(N, K)`` and labels ``(N,)`` whose shapes, types and labels are known to be good.
 
     The values of the scores are checked by :meth:`blocks` while it converts them, because reading a
-    large matrix a second time would cost as much as most metrics do, or by :meth:`check` beforehand.
+    large matrix a second time would cost as much as most metrics do, or before by :meth:`check`.
     """
 
     scores: Tensor
@@ -54,7 +34,7 @@ class Predictions:
     normalise: bool
     checked: bool = False
     weights: Tensor | None = None
-    """Of each sample, above 0, float64 ``(N,)``; without them every sample counts once."""
+    """The weight of each sample, float64 ``(N,)``, above 0 (:func:`counted`); else 1."""
 
     @property
     def num_samples(self) -> int:
@@ -79,28 +59,37 @@ class Predictions:
 
     def blocks(self) -> Iterator[Block]:
         """Yield all rows in order, a block at a time."""
-        rows = self._block_rows()
-        with _buffer(rows * self.num_classes, self.scores.device) as flat:
-            buffer = flat.view(rows, self.num_classes)
+        rows = rows_at_once(self.num_samples, self.num_classes, self.scores.device)
+        with memory(rows * self.num_classes, self.scores.device) as flat:
             for start in range(0, self.num_samples, rows):
-                scores = self.scores[start : start + rows]
-                labels = self.labels[start : start + rows]
-                if not self.checked:
-                    scores = self._check(scores, start)
-                probs = buffer[: scores.shape[0]].copy_(scores)
-                if self.from_logits:
-                    torch.log_softmax(probs, dim=1, out=probs)
-                    log_likelihood = probs.gather(1, labels[:, None])[:, 0]
-                    probs.exp_()
-                    label_probs = log_likelihood.exp()
-                else:
-                    if self.normalise:
-                        probs /= probs.sum(1, keepdim=True)
-                    label_probs = probs.gather(1, labels[:, None])[:, 0]
-                    log_likelihood = label_probs.log()
-                same = not (self.from_logits or self.normalise) and scores.is_contiguous()
-                weights = None if self.weights is None else self.weights[start : start + rows]
-                yield Block(probs, scores if same else probs, labels, label_probs, log_likelihood, weights)
+                some = slice(start, start + rows)
+                scores = self.scores[some] if self.checked else self._check(self.scores[some], start)
+                yield Block(
+                    scores,
+                    self.labels[some],
+                    None if self.weights is None else self.weights[some],
+                    flat[: scores.numel()].view(scores.shape),
+                    from_logits=self.from_logits,
+                    normalise=self.normalise,
+                )
+
+    def chosen(self, counts: "Counted | None") -> "Predictions":
+        """The samples that count, as often as they do; checked first: errors name rows as given."""
+        if counts is None:
+            return self
+        rows = counts.rows.to(self.scores.device)
+        given = self.check()
+        weights = None if counts.weights is None else counts.weights.to(self.scores.device)
+        return replace(given, scores=given.scores[rows], labels=given.labels[rows], weights=weights)
+
+    def part(self, kept: Tensor) -> "Predictions":
+        """Some samples, ``(N,)`` booleans; relative weights are scaled to their new number."""
+        weights = None if self.weights is None else _effective(self.weights[kept])
+        return replace(self, scores=self.scores[kept], labels=self.labels[kept], weights=weights)
+
+    def repeated(self) -> "Predictions":
+        """Samples of whole weights, repeated; others as they are."""
+        return self if self.weights is None else replace(self, weights=None).chosen(counted(self.weights))
 
     def matrix(self) -> Tensor:
         """All checked probabilities at once, for what has to sort columns.
@@ -120,7 +109,7 @@ class Predictions:
         """These predictions, the values of all scores known to be good."""
         scores = self.scores
         if not self.checked:
-            rows = self._block_rows()
+            rows = rows_at_once(self.num_samples, self.num_classes, scores.device)
             for start in range(0, self.num_samples, rows):
                 given = self.scores[start : start + rows]
                 block = self._check(given, start)
@@ -129,15 +118,11 @@ class Predictions:
                     scores[start : start + rows] = block
         return replace(self, scores=scores, checked=True)
 
-    def _block_rows(self) -> int:
-        elements = _CPU_BLOCK_ELEMENTS if self.scores.device.type == "cpu" else _DEVICE_BLOCK_ELEMENTS
-        return min(self.num_samples, max(1, elements // self.num_classes))
-
     def _check(self, given: Tensor, start: int) -> Tensor:
         """Refuse rows that are no distributions; comparisons are written so that a NaN fails too.
 
-        A row may sum to a little more than 1, and a single entry then be more than 1: it comes back as 1,
-        so that no metric leaves its range.
+        A row may sum to a little more than 1, and a single entry then be more than 1: it comes back
+        as 1, so that no metric leaves its range.
         """
         scores = given.float() if given.dtype in (torch.float16, torch.bfloat16) else given
         if self.from_logits:
@@ -165,7 +150,7 @@ class Predictions:
                     )
                 )
             return given
-        sums = scores.sum(1)
+        sums = row_sums(scores)
         tolerance = self._tolerance()
         smallest, largest = torch.aminmax(sums)
         if bool((smallest >= 1 - tolerance) & (largest <= 1 + tolerance)):
@@ -182,7 +167,7 @@ class Predictions:
         )
 
     def _tolerance(self) -> float:
-        """How far from 1 rounding may leave the sum of a row: errors are relative to entries, so they add up to eps."""
+        """How far rounding may take the sum of a row from 1: relative errors add up to eps."""
         kind = torch.finfo(self.scores.dtype)
         if self.scores.dtype in (torch.float16, torch.bfloat16):
             return 2 * kind.eps + self.num_classes * kind.smallest_normal * kind.eps
@@ -199,18 +184,10 @@ class Predictions:
         )
 
 
-@contextmanager
-def _buffer(size: int, device: torch.device) -> Iterator[Tensor]:
-    """Float64 memory that nobody else uses until it is given back."""
-    kept: Tensor | None = vars(_kept).pop("buffer", None) if device.type == "cpu" else None
-    if kept is None or kept.numel() < size:
-        with torch.inference_mode(False):  # what inference mode makes cannot be written to outside it
-            kept = torch.empty(size, dtype=torch.float64, device=device)
-    try:
-        yield kept[:size]
-    finally:
-        if device.type == "cpu":
-            _kept.buffer = kept
+def on_cpu(given: Predictions) -> Predictions:
+    """Resampling draws its numbers on the CPU, so that a seed means the same everywhere."""
+    weights = None if given.weights is None else given.weights.cpu()
+    return replace(given, scores=given.scores.cpu(), labels=given.labels.cpu(), weights=weights)
 
 
 def predictions(
@@ -243,7 +220,7 @@ def predictions(
             )
         )
     scores = score_rows(probs, from_logits=from_logits)
-    targets = _tensor(labels, "labels")
+    targets = as_tensor(labels, "labels")
     if targets.is_floating_point() or targets.is_complex():
         raise ValueError(
             f"labels must be integer class indices, got {_dtype_name(targets)}; "
@@ -258,7 +235,8 @@ def predictions(
         raise ValueError(f"{name} has {len(scores)} samples and labels has {len(targets)}; they must pair up")
     targets = targets.to(device=scores.device, dtype=torch.int64)
     num_classes = scores.shape[1]
-    if int(targets.amin()) < 0 or int(targets.amax()) >= num_classes:
+    least, most = torch.aminmax(targets)
+    if int(least) < 0 or int(most) >= num_classes:
         at = int(((targets < 0) | (targets >= num_classes)).nonzero()[0, 0])
         raise ValueError(
             f"labels must lie in [0, {num_classes - 1}] for {num_classes} classes, "
@@ -276,12 +254,79 @@ def _weighted(given: Predictions, weights: Array) -> Predictions:
         # Checked before rows are left out, so that errors name the rows as they were given.
         given = given.check()
         given = replace(given, scores=given.scores[there], labels=given.labels[there])
-    return replace(given, weights=values[there])
+    return replace(given, weights=_scaled(values[there]))
 
 
-def sample_weights(weights: Array, num_samples: int) -> Tensor:
-    """Weights as float64 ``(N,)``, refused where they are no numbers of at least 0 of which one is above it."""
-    values = _tensor(weights, "weights").detach().double()
+class Counted(NamedTuple):
+    """Which samples count, ``(M,)``, repeated as often as they do; and their weights, if any."""
+
+    rows: Tensor
+    weights: Tensor | None
+
+    def of(self, values: Any) -> Any:
+        """What these samples have of an array or tensor ``(N, ...)``."""
+        return values[self.rows.to(values.device) if isinstance(values, Tensor) else self.rows.numpy()]
+
+
+def counted(weights: Array | None, num_samples: int | None = None) -> Counted | None:
+    """What weights mean, in one place: the samples that count, or None where each counts once.
+
+    Whole weights are counts: a sample of weight 3 stands for three samples, and is repeated. If any
+    weight is not whole, all of them are relative. They are then scaled to sum to the effective
+    number of samples, ``(sum w)**2 / sum(w**2)``: the number of samples of equal weights whose mean
+    varies as much as the weighted one.
+
+    Args:
+        weights: Of each sample, ``(N,)``.
+        num_samples: How many there have to be.
+
+    Example:
+        >>> counted([2, 0, 1])
+        Counted(rows=tensor([0, 0, 2]), weights=None)
+        >>> counted([0.5, 0, 1.5])
+        Counted(rows=tensor([0, 2]), weights=tensor([0.4000, 1.2000], dtype=torch.float64))
+    """
+    if weights is None:
+        return None
+    values = sample_weights(weights, len(weights) if num_samples is None else num_samples).cpu()
+    rows = torch.arange(len(values))
+    if not is_whole(values):
+        return Counted(rows[values > 0], _scaled(values[values > 0]))
+    if bool((values == 1).all()):
+        return None
+    total = float(values.sum())
+    if total > MOST_REPEATED:
+        raise ValueError(
+            f"whole weights are repeated samples, and these sum to {total:.6g}, more than {MOST_REPEATED} that are held in "
+            "memory; divide them by their mean to make them relative"
+        )
+    return Counted(rows.repeat_interleave(values.long()), None)
+
+
+def is_whole(weights: Tensor) -> bool:
+    """Whether weights are counts."""
+    return bool((weights == weights.round()).all())
+
+
+def _scaled(weights: Tensor) -> Tensor:
+    """Weights above 0: whole ones as they are, others scaled to their effective number."""
+    return weights if is_whole(weights) else _effective(weights)
+
+
+def _effective(weights: Tensor) -> Tensor:
+    """Weights scaled to sum to the number of samples of equal weights whose mean varies as much."""
+    return weights * (weights.sum() / weights.square().sum())
+
+
+def sample_weights(weights: Array, num_samples: int, *, some: bool = True) -> Tensor:
+    """Weights as float64 ``(N,)``, refused where they are no numbers of at least 0.
+
+    Args:
+        weights: Of each sample.
+        num_samples: How many there have to be.
+        some: One of them has to be above 0.
+    """
+    values = as_tensor(weights, "weights").detach().double()
     if tuple(values.shape) != (num_samples,):
         raise ValueError(
             f"weights must have one number for each of {num_samples} samples, got shape {tuple(values.shape)}"
@@ -292,7 +337,7 @@ def sample_weights(weights: Array, num_samples: int) -> Tensor:
         raise ValueError(
             f"weights[{at}] is {values[at].item():g}, and a weight is a finite number of at least 0; repair or remove it"
         )
-    if not bool((values > 0).any()):
+    if some and not bool((values > 0).any()):
         raise ValueError("all weights are 0; at least one sample has to count")
     return values
 
@@ -300,7 +345,7 @@ def sample_weights(weights: Array, num_samples: int) -> Tensor:
 def score_rows(values: Array, *, from_logits: bool) -> Tensor:
     """Probabilities or logits of any accepted form as a floating-point ``(N, K)`` tensor."""
     name = "logits" if from_logits else "probs"
-    scores = _tensor(values, name)
+    scores = as_tensor(values, name)
     if not scores.is_floating_point():
         raise ValueError(
             f"{name} must be floating-point, got {_dtype_name(scores)}; convert them with .astype(float)"
@@ -310,12 +355,12 @@ def score_rows(values: Array, *, from_logits: bool) -> Tensor:
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse scores of a shape that says nothing about at least two classes of at least one sample."""
+    """Refuse scores that are not those of at least two classes and one sample."""
     if len(shape) not in (1, 2):
         raise ValueError(
             f"{name} must have shape (N, K), or (N,) for two classes, got {shape}; "
             + (
-                "for maps use metrics.Calibration(K, intervals=True), which resamples whole images"
+                "maps are for macc.evaluate and metrics.Calibration(K, intervals=True), which resample whole images"
                 if len(shape) >= 4
                 else "flatten further dimensions into N first"
             )
@@ -336,7 +381,7 @@ def check_num_classes(num_classes: int) -> None:
 
 
 def check_bins(bins: int) -> None:
-    """Refuse a number of bins that is not a positive integer, or that would take memory for nothing."""
+    """Refuse a number of bins that is no positive integer, or that only costs memory."""
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins must be a positive integer, got {bins!r}")
     if bins > _MOST_BINS:
@@ -350,73 +395,11 @@ def check_confidence(confidence: float) -> None:
 
 
 def check_resamples(resamples: int) -> None:
-    """Refuse numbers of resamples whose outer quantiles mean nothing, or that would take memory for nothing."""
+    """Refuse numbers of resamples that are too few for quantiles, or that only cost memory."""
     if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 100:
         raise ValueError(f"resamples must be an integer of at least 100, got {resamples!r}")
     if resamples > _MOST_RESAMPLES:
         raise ValueError(f"resamples must be at most {_MOST_RESAMPLES}, got {resamples}; 1000 is usual")
-
-
-def named_labels(labels: Any, classes: Sequence[str] | None) -> Any:
-    """Labels as they are or, where they are text, the indices of the classes that they name.
-
-    Example:
-        >>> named_labels(["dog", "cat"], ["cat", "dog"]).tolist()
-        [1, 0]
-    """
-    if not isinstance(labels, np.ndarray | list | tuple) or len(labels) == 0:
-        return labels
-    text = labels.dtype.kind in "US" if isinstance(labels, np.ndarray) else isinstance(labels[0], str)
-    if not text:
-        return labels
-    if classes is None:
-        raise ValueError("labels are text; name the classes in their order with classes=[…], or pass indices")
-    places = {str(name): i for i, name in enumerate(classes)}
-    if len(places) < len(classes):
-        raise ValueError("classes has a name twice, so that labels could mean either; name each class once")
-    given = [str(label).strip() for label in np.asarray(labels, dtype=str)]
-    for at, label in enumerate(given):
-        if label not in places:
-            raise ValueError(
-                f"labels[{at}]: the label {quoted(label)} is not the name of a class; "
-                f"the classes are {listed(list(places))}"
-            )
-    return np.array([places[label] for label in given])
-
-
-def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
-    """Names of the classes, their indices if there are none."""
-    if classes is None:
-        return [str(j) for j in range(num_classes)]
-    if len(classes) != num_classes:
-        raise ValueError(f"classes names {len(classes)} classes, and probs has {num_classes}")
-    return [str(name) for name in classes]
-
-
-def positive_index(positive: int | str | None, classes: Sequence[str]) -> int | None:
-    """Which class verdicts are about: class 1 of two unless another is named, and none of more than two."""
-    if len(classes) != 2:
-        if positive is not None:
-            raise ValueError(
-                f"positive={positive!r} picks one of two classes, and there are {len(classes)}; leave it out"
-            )
-        return None
-    if positive is None:
-        return 1
-    if isinstance(positive, str):
-        if positive not in classes:
-            raise ValueError(
-                f"no class is called {quoted(positive)}; the classes are {quoted(classes[0])} and {quoted(classes[1])}"
-            )
-        return list(classes).index(positive)
-    check_positive(positive)
-    return positive
-
-
-def check_positive(positive: int) -> None:
-    """Refuse what is not the index of one of two classes."""
-    if isinstance(positive, bool) or positive not in (0, 1):
-        raise ValueError(f"positive must be 0 or 1, the index of the positive class, got {positive!r}")
 
 
 def like(values: Tensor, given: Array) -> Any:
@@ -424,7 +407,8 @@ def like(values: Tensor, given: Array) -> Any:
     return values if isinstance(given, Tensor) else values.cpu().numpy()
 
 
-def _tensor(values: Array, name: str) -> Tensor:
+def as_tensor(values: Array, name: str) -> Tensor:
+    """An array of numbers as a tensor that shares its memory where it can."""
     if isinstance(values, Tensor):
         values = values.detach()
         # MPS has no float64, in which everything is accumulated.

@@ -1,30 +1,33 @@
-"""Intervals whose coverage is tested, and the noise floor of errors that chance alone makes positive.
+"""Intervals whose coverage is tested, and the noise floor of errors that chance alone makes
+positive.
 
 Accuracy gets the exact limits of Clopper and Pearson. Scores that are means (NLL, Brier) or ranks
-(AUROC, AURC) get the ordinary percentile bootstrap. A calibration error is a norm of gaps, ``e = F(d)``
-with ``d = δ + ξ``: the true gaps and their noise. Noise cannot cancel in a norm, so ``e`` is too large
-by an amount that depends on how large ``δ`` is against the noise, and percentiles of resampled errors,
-which carry that bias twice, may never contain the truth. Here the noise itself is resampled and added to
-gaps that are deliberately too small or too large. A resample is to the sample what the population may
-be to it, as percentiles have it, so that ``ξ* = d - d*``:
+(AUROC, AURC) get the ordinary percentile bootstrap. A calibration error is a norm of gaps,
+``e = F(d)`` with ``d = δ + ξ``: the true gaps and their noise. Noise cannot cancel in a norm, so
+``e`` is too large by an amount that depends on how large ``δ`` is against the noise, and
+percentiles of resampled errors, which carry that bias twice, may never contain the truth. Here the
+noise itself is resampled and added to gaps that are deliberately too small or too large. A resample
+is to the sample what the population may be to it, as percentiles have it, so that ``ξ* = d - d*``:
 
 - The bias ``F(δ + ξ) - F(δ)`` is largest for ``δ = 0`` and falls as gaps grow, so the lower end is
   ``e`` minus the upper quantile of ``F(δ₁ + ξ*) - F(δ₁)``, where ``δ₁`` is ``d`` moved towards 0 by
   1.5 standard errors. Where cells hold hardly a sample, resampling shows too little noise; the same
-  quantile with the noise of labels drawn from the probabilities themselves is taken if it is larger.
-  The lower end is 0 when ``e`` is what such labels give by chance.
-- The upper end is ``e`` minus the lower quantile of ``F(δ₂ + ξ*) - F(δ₂)``, and never less than ``e``.
-  ``δ₂`` is the gaps that are most likely if ``e`` is two standard errors too small. For large gaps ``F``
-  is linear in the noise, ``L = ∇F · ξ``, and given ``L`` the noise of gap ``b`` is expected to be
-  ``cov(ξ_b, L) / sd(L)`` for each standard error of ``L``. So a gap that carries all the noise moves by
-  two standard errors of its own, and each of 15 alike moves by half a standard error.
+  quantile with the noise of labels drawn from the probabilities themselves is taken if it is
+  larger. The lower end is 0 when ``e`` is what such labels give by chance.
+- The upper end is ``e`` minus the lower quantile of ``F(δ₂ + ξ*) - F(δ₂)``, and never less than
+  ``e``. ``δ₂`` is the gaps that are most likely if ``e`` is two standard errors too small. For
+  large gaps ``F`` is linear in the noise, ``L = ∇F · ξ``, and given ``L`` the noise of gap ``b`` is
+  expected to be ``cov(ξ_b, L) / sd(L)`` for each standard error of ``L``. So a gap that carries all
+  the noise moves by two standard errors of its own, and each of 15 alike moves by half a standard
+  error.
 
-A sample shows no outcome that it does not hold: where nothing was wrong, resamples vary by nothing. So
-the population is taken to hold one more sample, with the outcome that matters most. Weights of ``n + 1``
-samples that are drawn evenly from all that sum to 1 are exponential numbers over their sum, and the mean
-of ``k`` ones, ``n - k`` zeros and one more one is then a Beta(k + 1, n - k) number, whose quantile is the
-limit of Clopper and Pearson. For other means of bounded numbers this is the bound of Gaffke (2005). It
-adds about ``1 / n`` to a limit where errors are many, and 3.7 / n where none were seen.
+A sample shows no outcome that it does not hold: where nothing was wrong, resamples vary by nothing.
+So the population is taken to hold one more sample, with the outcome that matters most. Weights of
+``n + 1`` samples that are drawn evenly from all that sum to 1 are exponential numbers over their
+sum, and the mean of ``k`` ones, ``n - k`` zeros and one more one is then a Beta(k + 1, n - k)
+number, whose quantile is the limit of Clopper and Pearson. For other means of bounded numbers this
+is the bound of Gaffke (2005). It adds about ``1 / n`` to a limit where errors are many, and 3.7 / n
+where none were seen.
 
 What is covered is the error of the whole population with the same bins.
 """
@@ -49,7 +52,9 @@ _GROW = 2.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric, its interval, and for a calibration error the value that chance alone would give."""
+    """A metric, its interval, and for a calibration error the value that chance alone would
+    give.
+    """
 
     value: float
     low: float
@@ -60,11 +65,25 @@ class Estimate:
 class Deviation(NamedTuple):
     """Draws ``(R,)`` between which a sample's deviation from the population lies, noise and bias.
 
-    They differ where the bias is not known: an error is too large by more, the smaller the true gaps are.
+    They differ where the bias is not known: an error is too large by more, the smaller the true
+    gaps are. ``middle`` are draws, again least and most, with a bias halfway; where there are none,
+    the ends serve.
     """
 
     least: Tensor
     most: Tensor
+    middle: tuple[Tensor, Tensor] | None = None
+
+    def minus(self, other: "Deviation") -> tuple[Tensor, Tensor]:
+        """Least and most of the deviation of a difference, whatever the biases of the two."""
+        return self.least - other.most, self.most - other.least
+
+    def near(self, other: "Deviation") -> list[tuple[Tensor, Tensor]]:
+        """The same if the biases are alike: that of one may be far off, while that of the other is
+        halfway.
+        """
+        own, others = self.middle or self[:2], other.middle or other[:2]
+        return [(self.least - others[1], self.most - others[0]), (own[0] - other.most, own[1] - other.least)]
 
 
 class Deviating(Protocol):
@@ -160,8 +179,13 @@ class MeanOfSets:
     def deviation(self) -> Deviation:
         """Draw by draw, the mean over the sets."""
         found = [part.deviation() for part in self.parts]
-        least, most = (torch.stack(draws).mean(0) for draws in zip(*found, strict=True))
-        return Deviation(least, most)
+        least, most = _mean([each[:2] for each in found])
+        return Deviation(least, most, _mean([each.middle or each[:2] for each in found]))
+
+
+def _mean(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    least, most = zip(*pairs, strict=True)
+    return torch.stack(least).mean(0), torch.stack(most).mean(0)
 
 
 class Gaps(NamedTuple):
@@ -185,7 +209,9 @@ class Gaps(NamedTuple):
         return float(self.seen)
 
     def estimate(self, confidence: float, *, largest: float = 1.0) -> Estimate:
-        """The interval described at the top of this file, between 0 and the largest error there is."""
+        """The interval described at the top of this file, between 0 and the largest error there
+        is.
+        """
         tail = (1 - confidence) / 2
         value, low = self.value, 0.0
         if value > quantile(self.null, 1 - tail):
@@ -195,11 +221,15 @@ class Gaps(NamedTuple):
         return Estimate(value, min(low, value), max(high, value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:
-        """From what grown gaps show to what shrunk ones show, moved up where drawn labels show more."""
+        """From what grown gaps show to what shrunk ones show, moved up where drawn labels show
+        more.
+        """
         more = (self.shrunk_null.mean() - self.shrunk.mean()).clamp(min=0)
+        middle = (self.shrunk + more + self.grown) / 2
         return Deviation(
             torch.minimum(self.shrunk, self.grown) - self.unseen,
             torch.maximum(self.shrunk + more, self.grown) + self.unseen,
+            (middle - self.unseen, middle + self.unseen),
         )
 
     def per_class(self) -> "list[Gaps]":
@@ -234,7 +264,9 @@ def root_mean_square(binned: TopBins) -> Norm:
 
 
 def plausible(norm: Norm, gaps: Tensor, noise: Tensor, *, sign: int = 0) -> tuple[Tensor, Tensor]:
-    """Gaps moved towards 0, and away from it (or to the side ``sign``) as far as the norm may be too small."""
+    """Gaps moved towards 0, and away from it (or to the side ``sign``) as far as the norm may be
+    too small.
+    """
     spread = noise.std(0, correction=0)
     side = torch.where(gaps < 0, -1.0, 1.0) if sign == 0 else torch.full_like(gaps, sign)
     shrunk = gaps.sign() * (gaps.abs() - _SHRINK * spread).clamp(min=0)
@@ -292,19 +324,20 @@ class Unbinned:
     """An error without bins that is subadditive, ``F(d) <= F(δ) + F(ξ)``.
 
     ``noise`` and ``null`` hold ``F`` of resampled noise and of labels drawn from the probabilities,
-    ``slope`` the first-order change of the error under resampled noise, and ``size`` is the number of samples.
+    ``slope`` the first-order change of the error under resampled noise, and ``size`` is the number
+    of samples.
     """
 
     value: float
     noise: Tensor
     null: Tensor
     slope: Tensor
-    size: int
+    size: float
 
     def estimate(self, confidence: float) -> Estimate:
         """Subadditivity bounds the population's error from below, the slope from above."""
         tail = (1 - confidence) / 2
-        least, most = self.deviation()
+        least, most, _ = self.deviation()
         chance = quantile(self.null, 1 - tail)
         low = max(0.0, self.value - max(quantile(most, 1 - tail), chance)) if self.value > chance else 0.0
         high = min(1.0, max(self.value, self.value - quantile(least, tail)))
@@ -313,7 +346,9 @@ class Unbinned:
     def deviation(self) -> Deviation:
         """From the slope to all of the noise, and what was not seen."""
         unseen = unseen_share(len(self.slope), self.size)
-        return Deviation(self.slope - unseen, torch.maximum(self.noise, self.slope) + unseen)
+        most = torch.maximum(self.noise, self.slope)
+        middle = (self.slope + most) / 2
+        return Deviation(self.slope - unseen, most + unseen, (middle - unseen, middle + unseen))
 
 
 @dataclass(frozen=True)
@@ -321,19 +356,22 @@ class LargestGap:
     """The largest gap of any filled bin, bounded by exact binomial limits of all of them together.
 
     The largest of few noisy numbers follows no resampling scheme; limits that hold for every bin at
-    once hold for the worst. Bins that hold no sample are not part of what is covered.
+    once hold for the worst. Bins that hold no sample are not part of what is covered. A bin of
+    weighted samples is one of as many samples as ``sizes`` says.
     """
 
     value: float
     binned: TopBins
+    sizes: Tensor
     null: Tensor
 
     def estimate(self, confidence: float) -> Estimate:
         """Clopper-Pearson limits, the error shared among the bins."""
         filled = self.binned.samples > 0
-        size, claimed, right = (part[filled].cpu().numpy() for part in self.binned)
-        lowest, highest = clopper_pearson(right, size, (1 - confidence) / 2 / len(size))
-        claimed = claimed / size
+        total, claimed, right = (part[filled].cpu().numpy() for part in self.binned)
+        size = self.sizes[filled].cpu().numpy()
+        lowest, highest = clopper_pearson(right * (size / total), size, (1 - confidence) / 2 / len(size))
+        claimed = claimed / total
         low = np.maximum(claimed - highest, lowest - claimed).max()
         high = np.maximum(claimed - lowest, highest - claimed).max()
         shares = self.binned.samples[filled] / self.binned.samples.sum()
@@ -352,8 +390,9 @@ class LargestCoverage:
     """The largest share of samples, the most confident first, among which a risk is kept.
 
     Of many thresholds the luckiest is taken, so the share is too large as a rule, and by how much
-    resampling does not show. The share of the population ends where its risk crosses the limit, which
-    lies between where the exact limits of the risk cross it; the limits of the share itself add to that.
+    resampling does not show. The share of the population ends where its risk crosses the limit,
+    which lies between where the exact limits of the risk cross it; the limits of the share itself
+    add to that.
 
     Args:
         value: The share of the sample.
@@ -388,7 +427,8 @@ class LargestCoverage:
 
 
 def unseen_share(draws: int, size: Tensor | float) -> Tensor:
-    """Draws ``(R, ...)`` of the weight of one sample more than so many, as the top of this file has it.
+    """Draws ``(R, ...)`` of the weight of one sample more than so many, as the top of this file has
+    it.
 
     They are even quantiles in a random order that is always the same.
     """
@@ -399,13 +439,15 @@ def unseen_share(draws: int, size: Tensor | float) -> Tensor:
 
 
 def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tuple[Floats, Floats]:
-    """Exact limits of the probabilities behind so many hits among so many samples, each missed by ``tail``."""
+    """Exact limits of the probabilities behind so many hits among so many samples, each missed by
+    ``tail``.
+    """
     # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
     from scipy.special import betaincinv
 
     hits, size = np.asarray(hits, dtype=np.float64), np.asarray(size, dtype=np.float64)
     # The limits are 0 and 1 where nothing or everything hit; there the function is undefined.
-    some, all_but_some = np.maximum(hits, 0.5), np.maximum(size - hits, 0.5)
+    some, all_but_some = np.where(hits > 0, hits, 0.5), np.where(hits < size, size - hits, 0.5)
     return (
         np.where(hits > 0, betaincinv(some, size - hits + 1, tail), 0.0),
         np.where(hits < size, betaincinv(hits + 1, all_but_some, 1 - tail), 1.0),
@@ -415,17 +457,21 @@ def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tu
 def limits_within(
     hits: Floats, size: Floats, tail: float, most: float
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Whether the lower and the upper limits of :func:`clopper_pearson` are at most ``most``, a hundred times as fast."""
+    """Whether the lower and the upper limits of :func:`clopper_pearson` are at most ``most``, a
+    hundred times as fast.
+    """
     from scipy.special import betainc
 
-    some, all_but_some = np.maximum(hits, 0.5), np.maximum(size - hits, 0.5)
+    some, all_but_some = np.where(hits > 0, hits, 0.5), np.where(hits < size, size - hits, 0.5)
     lower = (hits == 0) | (betainc(some, size - hits + 1, most) >= tail)
     upper = (hits < size) & (betainc(hits + 1, all_but_some, most) >= 1 - tail)
     return lower, upper
 
 
 def quantile(values: Tensor, level: float) -> float:
-    """The quantile, rounded outwards to a value that occurs; infinite values need no arithmetic so."""
+    """The quantile, rounded outwards to a value that occurs; infinite values need no arithmetic
+    so.
+    """
     ordered = values.sort().values
     place = level * (len(ordered) - 1)
     return float(ordered[math.ceil(place - 1e-9) if level > 0.5 else math.floor(place + 1e-9)])

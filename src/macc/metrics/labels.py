@@ -1,13 +1,13 @@
 """Independent labels: the calibration of each, and the mean over labels.
 
-Every label is a problem of two classes, measured as such. Intervals of the mean over labels come from resampled *rows*: a
-sample brings all its labels along, so that labels which go together are not taken for independent evidence.
+Every label is a problem of two classes, measured as such. Intervals of the mean over labels come
+from resampled *rows*: a sample brings all its labels along, so that labels which go together are
+not taken for independent evidence.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import starmap
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,21 @@ import torch
 
 from macc.io.json import finite
 from macc.metrics._metric import registry
-from macc.metrics._report import on_cpu
 from macc.metrics._resampling import Draws, Resampling
-from macc.metrics.groups import cell
-from macc.metrics.inputs import Array, check_bins, check_confidence, check_resamples, predictions
+from macc.metrics.groups import entry
+from macc.metrics.inputs import (
+    Array,
+    check_bins,
+    check_confidence,
+    check_resamples,
+    counted,
+    on_cpu,
+    predictions,
+)
 from macc.metrics.intervals import Estimate, Gaps, Ordinary, Sampled
-from macc.tables import PERCENT, Table, html_paragraph, number, thousands
-from macc.words import did_you_mean, quoted
+from macc.metrics.refusals import InputError
+from macc.tables import PERCENT, Displayed, Table, number, thousands
+from macc.words import did_you_mean, documented, quoted
 
 METRICS = ("nll", "positive_brier", "positive_ece")
 """What is measured of each label, by the names of the registry."""
@@ -41,10 +49,11 @@ class LabelRow:
 
 
 @dataclass(frozen=True)
-class LabelReport:
+class LabelReport(Displayed):
     """The result of :func:`evaluate_labels`; ``print`` shows it as a table.
 
-    ``report["positive_ece"]`` is the mean over labels, and ``report.labels[0].metrics["positive_ece"]`` that of one.
+    ``report["positive_ece"]`` is the mean over labels, and
+    ``report.labels[0].metrics["positive_ece"]`` that of one.
     """
 
     metrics: dict[str, Estimate]
@@ -58,7 +67,9 @@ class LabelReport:
         return self.metrics[metric]
 
     def to_dict(self) -> dict[str, Any]:
-        """The mean over labels, and each label: ``{metric: {value, low, high}}`` with ``noise_floor`` where it has one."""
+        """The mean over labels, and each label: ``{metric: {value, low, high}}`` with
+        ``noise_floor`` where it has one.
+        """
         return {
             "mean": _shown(self.metrics),
             "labels": {
@@ -75,11 +86,8 @@ class LabelReport:
         """:meth:`to_dict` as JSON; what is not finite becomes null."""
         return json.dumps(finite(self.to_dict()), indent=2)
 
-    def __str__(self) -> str:
-        return f"{self._heading()}\n\n{self._table().text()}\n\n{self._note()}"
-
-    def _repr_html_(self) -> str:
-        return html_paragraph(self._heading()) + self._table().html() + html_paragraph(self._note())
+    def _parts(self) -> list[Table | str]:
+        return [self._heading(), self._table(), self._note()]
 
     def _heading(self) -> str:
         return f"{thousands(self.num_samples)} samples, {thousands(len(self.labels))} labels"
@@ -95,13 +103,14 @@ class LabelReport:
         if len(shown) > _LABELS_SHOWN and "positive_ece" in self.metrics:
             shown = sorted(shown, key=lambda row: -row.metrics["positive_ece"].value)
         titles = [registry()[name].label.removesuffix(", positive class") for name in self.metrics]
-        rows = [["mean over labels", "", "", *starmap(cell, self.metrics.items())]]
+        rows = [["mean over labels", "", "", *_texts(self.metrics)]]
         for row in shown[:_LABELS_SHOWN]:
             shares = (number(v, PERCENT, 0.01, suffix=True) for v in (row.frequency, row.mean_probability))
-            rows.append([row.name, *shares, *starmap(cell, row.metrics.items())])
+            rows.append([row.name, *shares, *_texts(row.metrics)])
         return Table.of(["label", "frequency", "mean probability", *titles], rows)
 
 
+@documented
 def evaluate_labels(
     probs: Array,
     labels: Array,
@@ -113,25 +122,26 @@ def evaluate_labels(
     resamples: int = 1000,
     seed: int = 0,
     from_logits: bool = False,
+    weights: Array | None = None,
 ) -> LabelReport:
     r"""Measure independent labels: each of them, and the mean over labels, all with intervals.
 
-    The calibration error of a label is its class-wise ECE over all of ``[0, 1]``, :func:`positive_ece`. NLL and Brier score are those
-    of its two outcomes. Intervals of the mean are made of resampled rows: labels of one sample are not independent.
+    The calibration error of a label is its class-wise ECE over all of ``[0, 1]``,
+    :func:`positive_ece`. NLL and Brier score are those of its two outcomes. Intervals of the mean
+    are made of resampled rows: labels of one sample are not independent.
 
     Args:
-        probs: Probabilities ``(N, K)`` of the labels; rows need not sum to 1. ``(N,)`` or ``(N, 1)`` is one label.
+        probs: Probabilities ``(N, K)`` of the labels; rows need not sum to 1. ``(N,)`` or
+            ``(N, 1)`` is one label.
         labels: 0 or 1 for each of them, as floats, whole numbers or booleans, of the same shape.
         names: Names of the K labels; their numbers by default.
-        metrics: Some of ``nll``, ``positive_brier`` and ``positive_ece``; all by default.
-        bins: Number of bins.
-        confidence: Level of the intervals, in ``(0, 1)``.
-        resamples: Number of bootstrap resamples, at least 100.
-        seed: Seed of the resamples; the same seed gives the same report.
+        metrics: Some of ``nll``, ``positive_brier`` and ``positive_ece``; all by default. ``brier``
+            and ``ece`` mean those of the label.
         from_logits: ``probs`` holds logits, one for each label.
 
     Returns:
-        The report: ``report["positive_ece"]`` is the mean over labels, ``report.labels`` has a row for each.
+        The report: ``report["positive_ece"]`` is the mean over labels, ``report.labels`` has a row
+        for each.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -147,22 +157,28 @@ def evaluate_labels(
     wanted = _wanted(metrics)
     scores, targets = label_columns(probs, labels, from_logits=from_logits)
     called = label_names(names, scores.shape[1])
-    resampling = Resampling(len(scores), resamples, seed)
+    counts = counted(weights, len(scores))
+    each_counts = None
+    if counts is not None:
+        scores, targets, each_counts = counts.of(scores), counts.of(targets), counts.weights
+    resampling = Resampling(len(scores), resamples, seed, each_counts)
     found: dict[str, list[Sampled]] = {name: [] for name in wanted}
     rows = []
     for column, name in enumerate(called):
         given = on_cpu(predictions(scores[:, column], targets[:, column], from_logits=from_logits))
+        given = replace(given, weights=each_counts)
         with torch.device("cpu"):  # whatever the default device is
             draws = Draws(given, bins=bins, resampling=resampling)
             for metric in wanted:
                 found[metric].append(registry()[metric].sample(draws))
         each = {metric: sampled[-1].estimate(confidence) for metric, sampled in found.items()}
         positive = draws.sample.positive
-        rows.append(LabelRow(name, float(positive.correct.mean()), float(positive.confidence.mean()), each))
+        rows.append(LabelRow(name, given.mean(positive.correct), given.mean(positive.confidence), each))
     means = {metric: _mean(sampled).estimate(confidence) for metric, sampled in found.items()}
     return LabelReport(means, tuple(rows), len(scores), confidence)
 
 
+@documented
 def label_columns(
     probs: Array, labels: Array, *, from_logits: bool = False
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -171,7 +187,6 @@ def label_columns(
     Args:
         probs: ``(N, K)``, or ``(N,)`` of one label.
         labels: 0 or 1, of the same shape.
-        from_logits: Whether ``probs`` holds logits.
     """
     called = "logits" if from_logits else "probs"
     scores, truth = _array(probs, called), _array(labels, "labels")
@@ -194,11 +209,18 @@ def label_columns(
         if not good.all():
             row, column = np.argwhere(~good)[0]
             allowed = "0 or 1" if name == "labels" else "finite" if from_logits else "in [0, 1]"
-            cure = "" if name == "labels" or from_logits else "; pass from_logits=True if these are logits"
-            raise ValueError(
-                f"{name} must be {allowed}, got {given[row, column]:.6g} in row {row}, column {column}{cure}"
-            )
+            raise _refusal(name, int(row), int(column), float(given[row, column]), allowed)
     return scores, truth.astype(np.int64)
+
+
+def _refusal(name: str, row: int, column: int, value: float, allowed: str) -> InputError:
+    """What is wrong with one number."""
+    return InputError(
+        lambda words: (
+            f"{words.entry(name, row, column)} must be {allowed}, got {value:.6g}"
+            + (f"; {words.declare_logits} if these are logits" if allowed == "in [0, 1]" else "")
+        )
+    )
 
 
 def label_names(names: Sequence[str] | None, count: int) -> list[str]:
@@ -222,8 +244,19 @@ def _array(values: Array, name: str) -> npt.NDArray[Any]:
         raise ValueError(f"{name} must be a rectangular array of numbers: {error}") from None
 
 
+def of_label(name: str) -> str:
+    """The metric of a label that a name means: ``ece`` is that of its probability.
+
+    Example:
+        >>> of_label("ece"), of_label("nll")
+        ('positive_ece', 'nll')
+    """
+    return f"positive_{name}" if f"positive_{name}" in METRICS else name
+
+
 def _wanted(metrics: Iterable[str] | None) -> list[str]:
     wanted = list(METRICS) if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
+    wanted = [of_label(name) for name in wanted]
     for name in wanted:
         if name not in METRICS:
             raise ValueError(f"no metric of labels is called {name!r}; {did_you_mean(name, METRICS)}")
@@ -233,7 +266,9 @@ def _wanted(metrics: Iterable[str] | None) -> list[str]:
 
 
 def _mean(parts: Sequence[Sampled]) -> Sampled:
-    """The mean over labels, resample by resample: each resample holds the same rows for all labels."""
+    """The mean over labels, resample by resample: each resample holds the same rows for all
+    labels.
+    """
     if all(isinstance(part, Gaps) for part in parts):
         return Gaps(*(torch.stack(each).mean(0) for each in zip(*parts, strict=True)))
     scores = [part for part in parts if isinstance(part, Ordinary)]
@@ -249,3 +284,7 @@ def _shown(metrics: dict[str, Estimate]) -> dict[str, dict[str, float]]:
         name: {key: value for key, value in asdict(estimate).items() if value is not None}
         for name, estimate in metrics.items()
     }
+
+
+def _texts(estimates: dict[str, Estimate]) -> list[str]:
+    return [entry(name, estimate).line for name, estimate in estimates.items()]

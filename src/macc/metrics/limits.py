@@ -9,7 +9,8 @@ from macc.words import class_called
 
 
 def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
-    """Say, for every metric whose *upper* bound exceeds its limit, why it does; nothing when all are kept.
+    """Say, for every metric whose *upper* bound exceeds its limit, why it does; nothing when all
+    are kept.
 
     Args:
         report: The measured metrics, lower being better.
@@ -64,7 +65,9 @@ def limited(name: str, num_classes: int) -> str:
 
 
 def limitable() -> list[str]:
-    """What can be limited: every metric of which less is better, and errors of the predicted class of two."""
+    """What can be limited: every metric of which less is better, and errors of the predicted class
+    of two.
+    """
     found = [name for name, metric in registry().items() if metric.better == "lower" and metric.of == "any"]
     return found + [f"top_label_{name}" for name in found if f"positive_{name}" in registry()]
 
@@ -74,11 +77,10 @@ def _label(name: str, report: Report) -> str:
     if metric.part_of_above:
         return metric.noun
     label = metric.title(two_classes=report.positive is not None)
-    if report.positive is not None and label.endswith(", positive class"):
-        return (
-            f"{label.removesuffix(', positive class')} of the positive {class_called(report.positive.name)}"
-        )
-    return label
+    short = label.removesuffix(", positive class")
+    if report.positive is None or short == label:
+        return short
+    return f"{short} of the positive {class_called(report.positive.name)}"
 
 
 def _write(value: float, name: str, report: Report) -> str:

@@ -23,9 +23,11 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """The p-value of a paired t-test, from at least two differences; NaN where they are all the same and not 0.
+    """The p-value of a paired t-test, from at least two differences; NaN where they are all the
+    same and not 0.
 
-    Two or three seeds may differ by the same number of samples, which says nothing about how much seeds vary.
+    Two or three seeds may differ by the same number of samples, which says nothing about how much
+    seeds vary.
 
     Example:
         >>> round(paired_p([1.0, 2.0, 3.0]), 3), paired_p([0.0, 0.0]), paired_p([0.1, 0.1])

@@ -1,15 +1,14 @@
 """Selective prediction: what confidence says about which predictions are right."""
 
-# ruff: noqa: D417 - what all metrics are given is described once, in _metric.py
-
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from macc.metrics._metric import metric
-from macc.metrics._scores import class_aurocs
 from macc.metrics.binning import TopLabels, top_labels
 from macc.metrics.inputs import Array, predictions, sample_weights
 from macc.tables import AREA, PERCENT, PLAIN
@@ -41,9 +40,7 @@ def failure_auroc(
         Hendrycks and Gimpel, *A Baseline for Detecting Misclassified and Out-of-Distribution
         Examples*, ICLR 2017.
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
-    top = top_labels(given.blocks())
-    return _area_of_right(top.confidence, top.correct, given.weights)
+    return float(_answered(probs, labels, from_logits, normalise, weights).right_above_wrong())
 
 
 @metric("by certainty", AREA, "higher", lambda d: d.by_certainty, of="certainty", part_of_above=True)
@@ -74,7 +71,8 @@ def failure_auroc_by_certainty(
     scores = torch.as_tensor(certainty, dtype=torch.float64)
     if weights is not None:
         scores = scores[sample_weights(weights, len(scores)) > 0]
-    return _area_of_right(scores, top_labels(given.blocks()).correct, given.weights)
+    ranked = TopLabels(scores, top_labels(given.blocks()).correct)
+    return float(answered(ranked, given.weights).right_above_wrong())
 
 
 @metric("AURC", PLAIN, "lower", lambda d: d.curve.aurc)
@@ -103,7 +101,7 @@ def aurc(
     Reference:
         Geifman and El-Yaniv, *Selective Classification for Deep Neural Networks*, NeurIPS 2017.
     """
-    return _answered(probs, labels, from_logits, normalise, weights).area
+    return float(_answered(probs, labels, from_logits, normalise, weights).area)
 
 
 @metric("excess", PLAIN, "lower", lambda d: d.curve.eaurc, part_of_above=True)
@@ -120,7 +118,8 @@ def eaurc(
     .. math:: \text{AURC} - \frac1N \sum_{k=1}^N \frac{\max(0, k - N_\text{right})}{k}
 
     Returns:
-        The excess, at least 0; 0 when every right prediction is more confident than every wrong one.
+        The excess, at least 0; 0 when every right prediction is more confident than every wrong
+        one.
 
     Example:
         >>> from macc import metrics
@@ -131,8 +130,7 @@ def eaurc(
         Geifman, Uziel and El-Yaniv, *Bias-Reduced Uncertainty Estimation for Deep Neural
         Classifiers*, ICLR 2019.
     """
-    curve = _answered(probs, labels, from_logits, normalise, weights)
-    return max(0.0, curve.area - curve.best_area)
+    return float(_answered(probs, labels, from_logits, normalise, weights).excess())
 
 
 @metric("error at 90 % coverage", PERCENT, "lower", lambda d: d.curve.risk_at_coverage, prominence=2)
@@ -162,7 +160,7 @@ def risk_at_coverage(
         0.333333
     """
     check_coverage(coverage)
-    return _answered(probs, labels, from_logits, normalise, weights).risk_at(coverage)
+    return float(_answered(probs, labels, from_logits, normalise, weights).risk_at(coverage))
 
 
 @metric("coverage at 5 % error", PERCENT, "higher", lambda d: d.curve.coverage_at_risk)
@@ -191,28 +189,7 @@ def coverage_at_risk(
         0.5
     """
     check_risk(risk)
-    curve = _answered(probs, labels, from_logits, normalise, weights)
-    # Rounding in the running sum must not turn a rate that equals the limit away.
-    within = curve.wrong <= (risk + 1e-12) * curve.samples
-    return float(curve.samples[within][-1] / curve.samples[-1]) if bool(within.any()) else 0.0
-
-
-class RiskCoverage(NamedTuple):
-    """The risk-coverage curve, most confident first, and where a threshold can cut it."""
-
-    risk: Tensor
-    last_of_ties: Tensor
-
-
-def risk_coverage(top: TopLabels) -> RiskCoverage:
-    """Error rate of the k most confident samples, for every k."""
-    confidence, order = top.confidence.sort(descending=True)
-    last_of_ties = torch.ones_like(confidence, dtype=torch.bool)
-    last_of_ties[:-1] = confidence[1:] < confidence[:-1]
-    group = last_of_ties.cumsum(0) - last_of_ties.long()
-    wrong = torch.bincount(group, weights=1 - top.correct[order]) / torch.bincount(group)
-    risk = wrong[group].cumsum(0) / torch.arange(1, len(order) + 1, device=order.device)
-    return RiskCoverage(risk, last_of_ties)
+    return float(_answered(probs, labels, from_logits, normalise, weights).coverage_at(risk))
 
 
 def answered_samples(coverage: float, num_samples: float) -> int:
@@ -232,55 +209,112 @@ def check_risk(risk: float) -> None:
         raise ValueError(f"risk must lie in [0, 1], got {risk!r}")
 
 
-def _area_of_right(scores: Tensor, correct: Tensor, weights: Tensor | None) -> float:
-    """Area under the ROC curve of scores ``(N,)`` as a sign of being right."""
-    return float(class_aurocs(torch.stack([-scores, scores], dim=1), correct.long(), weights)[1])
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """The risk-coverage curve of samples that count any number of times each, for any number of
+    such counts.
 
+    Between two confidences errors are spread evenly, so the risk of the ``k`` most confident
+    samples is ``(E + (k - M) s) / k``, where ``E`` of ``M`` samples above are wrong and ``s`` of
+    those of this confidence.
 
-class Answered(NamedTuple):
-    """Samples down to each confidence that occurs, the highest first, and how many are wrong; or their weights."""
+    ``samples`` and ``wrong`` ``(R, G)`` count the samples down to each confidence, the highest
+    first, and the wrong ones of them. ``harmonic`` gives harmonic numbers, up to a constant that
+    all have in common.
+    """
 
     samples: Tensor
     wrong: Tensor
+    harmonic: Callable[[Tensor], Tensor]
 
-    @property
-    def area(self) -> float:
-        r"""The area under the risk-coverage curve.
+    @cached_property
+    def area(self) -> Tensor:
+        r"""The mean risk, ``(R,)``.
 
-        Of ``m`` samples of one confidence, behind ``M`` samples with ``E`` errors, each counts as ``s`` errors. So they add
-        :math:`\sum_{k=1}^m \frac{E + sk}{M + k} = sm + (E - sM) (\psi(M + m + 1) - \psi(M + 1))`, which needs no whole m.
+        The samples of one confidence add
+        :math:`\sum_{k=1}^m \frac{E + sk}{M + k} = sm + (E - sM) (H_{M + m} - H_M)`, which needs no
+        whole m.
         """
-        end, wrong = self.samples, self.wrong
-        start, before = (torch.cat([part.new_zeros(1), part[:-1]]) for part in (end, wrong))
-        share = (wrong - before) / (end - start)
-        added = (
-            wrong - before + (before - share * start) * (torch.digamma(end + 1) - torch.digamma(start + 1))
-        )
-        return float(added.sum() / end[-1])
+        start, before, _, wrong, share = self._steps
+        harmonic = self.harmonic(self.samples) - self.harmonic(start)
+        return (wrong + (before - start * share) * harmonic).sum(1) / self.samples[:, -1]
 
-    @property
-    def best_area(self) -> float:
-        """That of the best order of the same predictions, all right ones first."""
-        total, wrong = self.samples[-1], self.wrong[-1]
+    def excess(self) -> Tensor:
+        """The mean risk above that of the best order of the same predictions, all right ones first,
+        ``(R,)``.
+        """
+        total, wrong = self.samples[:, -1], self.wrong[:, -1]
         right = total - wrong
-        return float((wrong - right * (torch.digamma(total + 1) - torch.digamma(right + 1))) / total)
+        best = (wrong - right * (self.harmonic(total) - self.harmonic(right))) / total
+        return (self.area - best).clamp(min=0)
 
-    def risk_at(self, coverage: float) -> float:
-        """The error rate of the most confident share of samples."""
-        total = float(self.samples[-1])
-        wanted = min(float(answered_samples(coverage, total)), total)
-        at = min(int((self.samples < wanted - 1e-9).sum()), len(self.samples) - 1)
-        start, before = (float(part[at - 1]) if at else 0.0 for part in (self.samples, self.wrong))
-        share = (float(self.wrong[at]) - before) / (float(self.samples[at]) - start)
-        return (before + share * (wanted - start)) / wanted
+    def right_above_wrong(self) -> Tensor:
+        """How often a right prediction is more confident than a wrong one, ``(R,)``; ``nan`` where
+        one kind is missing.
+        """
+        _, _, size, wrong, _ = self._steps
+        all_wrong = self.wrong[:, -1]
+        beaten = ((size - wrong) * (all_wrong[:, None] - self.wrong + wrong / 2)).sum(1)
+        return beaten / (all_wrong * (self.samples[:, -1] - all_wrong))
+
+    def risk_at(self, coverage: float) -> Tensor:
+        """The error rate of the most confident share of samples, ``(R,)``."""
+        totals = self.samples[:, -1].tolist()
+        first = [[min(float(answered_samples(coverage, total)), total)] for total in totals]
+        return self.risks(self.samples.new_tensor(first))[:, 0]
+
+    def risks(self, first: Tensor) -> Tensor:
+        """The error rates of so many of the most confident samples, ``(R, M)``."""
+        start, before, _, _, share = self._steps
+        # A sum that rounding left a little below the number wanted reaches it.
+        at = torch.searchsorted(self.samples, first * (1 - 1e-12)).clamp(max=self.samples.shape[1] - 1)
+        start, before, share = (part.gather(1, at) for part in (start, before, share))
+        return (before + (first - start) * share) / first
+
+    def coverage_at(self, risk: float) -> Tensor:
+        """The largest share of samples that a threshold can answer within an error rate,
+        ``(R,)``.
+        """
+        # Rounding in the running sum must not turn a rate that equals the limit away.
+        within = (self.wrong <= (risk + 1e-12) * self.samples) & (self.samples > 0)
+        return torch.where(within, self.samples, 0.0).amax(1) / self.samples[:, -1]
+
+    @cached_property
+    def _steps(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Samples and errors above each confidence, samples and errors of it, and their share of
+        errors.
+        """
+        start, before = (torch.nn.functional.pad(part, (1, 0))[:, :-1] for part in (self.samples, self.wrong))
+        size, wrong = self.samples - start, self.wrong - before
+        return start, before, size, wrong, torch.where(size > 0, wrong / size, 0.0)
+
+
+def whole_harmonic(most: int, device: torch.device | None = None) -> Callable[[Tensor], Tensor]:
+    """Harmonic numbers of whole numbers up to ``most``, from a table."""
+    table = torch.zeros(most + 1, dtype=torch.float64, device=device)
+    table[1:] = torch.arange(1, most + 1, dtype=torch.float64, device=device).reciprocal_().cumsum_(0)
+    return lambda counts: table[counts.long()]
+
+
+def _harmonic(counts: Tensor) -> Tensor:
+    """Harmonic numbers of any numbers, less Euler's constant."""
+    return torch.digamma(counts + 1)
+
+
+def answered(top: TopLabels, weights: Tensor | None = None) -> Answered:
+    """The curve of samples, ``(1, G)``, which may have weights."""
+    confidence, order = top.confidence.sort(descending=True)
+    last_of_ties = confidence.diff(append=confidence.new_tensor([-math.inf])) < 0
+    each = torch.ones_like(confidence) if weights is None else weights[order]
+    samples, wrong = (
+        values.cumsum(0)[last_of_ties][None] for values in (each, each * (1 - top.correct[order]))
+    )
+    harmonic = whole_harmonic(len(order), order.device) if weights is None else _harmonic
+    return Answered(samples, wrong, harmonic)
 
 
 def _answered(
     probs: Array, labels: Array, from_logits: bool, normalise: bool, weights: Array | None
 ) -> Answered:
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
-    top = top_labels(given.blocks())
-    _, group = torch.unique(-top.confidence, return_inverse=True)
-    each = torch.ones_like(top.correct) if given.weights is None else given.weights
-    sums = (torch.bincount(group, weights=values) for values in (each, each * (1 - top.correct)))
-    return Answered(*(part.cumsum(0) for part in sums))
+    return answered(top_labels(given.blocks()), given.weights)

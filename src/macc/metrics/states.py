@@ -1,4 +1,6 @@
-"""States of streams in files: written by ``macc evaluate --state``, put together by ``macc merge``."""
+"""States of streams in files: written by ``macc evaluate --state``, put together by
+``macc merge``.
+"""
 
 import hashlib
 import io
@@ -18,7 +20,7 @@ from macc.metrics.inputs import check_bins
 from macc.metrics.streaming import Calibration
 from macc.metrics.sums import GROUPS, shapes
 
-_FORMAT = 3
+_FORMAT = 5
 
 
 def save(calibration: Calibration, path: Path) -> None:
@@ -49,7 +51,8 @@ def load(path: Path, seed: int = 0) -> Calibration:
         usable = about["macc_state"] == _FORMAT and type(size) is int and isinstance(classes, list)
         usable = usable and len(classes) == size and all(isinstance(name, str) for name in classes)
         check_bins(bins)
-        # Nothing is allocated from a number in the file before the arrays are known to have its size.
+        # Nothing is allocated from a number in the file before the arrays are known to have its
+        # size.
         if not usable or size < 2 or not _are_sums(arrays, size, bins):
             raise ValueError
         state = Calibration(
@@ -70,7 +73,8 @@ def merged(paths: Sequence[Path]) -> Calibration:
     twice = next((path for k, path in enumerate(paths) if places[k] in places[:k]), None)
     if twice is not None:
         raise ValueError(f"{twice} is named twice, and its samples would count twice; name each state once")
-    # What the files hold gives their order and the numbers of their groups, so that the order of their names is all one.
+    # What the files hold gives their order and the numbers of their groups, so that the order of
+    # their names is all one.
     order = sorted((_digest(path), path) for path in paths)
     seed = int.from_bytes(hashlib.sha256(b"".join(digest for digest, _ in order)).digest())
     state = load(order[0][1], seed)
@@ -100,48 +104,70 @@ def _are_sums(arrays: dict[str, npt.NDArray[Any]], num_classes: int, bins: int) 
     )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # whatever numbers a file may hold
 def _is_possible(sums: dict[str, npt.NDArray[np.float64]], positive: int | None) -> bool:
-    """Whether samples can have these sums: those that count the same samples agree, and none passes what they allow."""
+    """Whether samples can have these sums: those that count the same samples agree, and none passes
+    what they allow.
+    """
     samples, right, loss, squared, infinite = sums["scores"].T
+    squares, rows, relative, repeated = sums["weights"]
     count = samples.sum()
     slack = 1e-6 * (1 + count)  # sums of so many numbers are rounded
     hits, every = sums["hits"], sums["all"]
-    counted = [samples, right, infinite, sums["class_samples"], hits, every]
+    counted = [infinite, sums["images"], sums["weights"][1:], sums["class_weights"][0]]
+    summed = [samples, right, sums["class_samples"], hits, every]
     gaps_of_classes = sums["class_gaps"]
+
+    def same(one: Any, other: Any) -> bool:
+        """Whether sums of weights agree; those of samples without weights are whole, and agree
+        exactly.
+        """
+        return _within(one - other, -slack, slack) if relative else bool(np.all(one == other))
+
     found = [
-        _within(right, 0, samples),
-        _within(infinite, 0, samples),
+        not (relative and repeated),
+        relative > 0 or (squares == count and rows == count),
+        # By the inequality of Cauchy and Schwarz.
+        _within(count**2, 0, squares * rows * (1 + 1e-6) + slack),
+        _within(relative, 0, rows) and _within(repeated, 0, rows),
+        same(sums["class_weights"][0].sum() - rows, 0.0) and same(sums["class_weights"][1].sum(), squares),
+        _within(right, 0, samples + (slack if relative else 0)),
+        _within(sums["images"], 0, rows),
+        _within(infinite, 0, rows),
         _within(loss, -slack, np.inf),
         _within(squared, -slack, 2 * samples + slack),
         _within(sums["by_outcome"], -slack, [[np.inf, 2 * count + slack]]),
-        sums["class_samples"].sum() == count,
+        same(sums["class_samples"].sum(), count),
         _within(np.abs(gaps_of_classes).sum(1), 0, sums["class_samples"][:, None] + slack),
         _within(gaps_of_classes.sum((0, 1)) - (hits.sum(1) - sums["totals"]), -slack, slack),
         _within(sums["class_null"], 0, np.inf),
-        _within(sums["class_null"].sum(0), 0, count / 4 + slack),
+        _within(sums["class_null"].sum(0), 0, squares / 4 + slack),
         _within(sums["totals"], 0, count + slack),
         # Rows of bfloat16 may sum to 1 within 2 %.
         _within(sums["totals"].sum(), 0.98 * count - slack, 1.02 * count + slack),
-        _within(hits, 0, every),
-        bool((every.sum(1) == count).all()) and hits.sum() == count,
+        _within(hits, 0, every + (slack if relative else 0)),
+        same(every.sum(1), count) and same(hits.sum(), count),
     ]
     parts = [("top", right.sum())]
     if positive is not None:
         parts.append(("positive", hits[positive].sum()))
         found.append(_within(sums["positive_brier"], -slack, samples + slack))
     for name, number_right in parts:
-        filled, claimed, correct, spread = sums[name]
+        filled, claimed, correct, spread, of_squares = sums[name]
         gaps, bins = sums[f"{name}_gaps"], len(filled)
-        counted += [filled, correct]
+        summed += [filled, correct]
         low, high = np.arange(bins) / bins, np.arange(1, bins + 1) / bins
         found += [
-            filled.sum() == count and correct.sum() == number_right,
-            _within(correct, 0, filled),
+            same(filled.sum(), count)
+            and same(correct.sum(), number_right)
+            and same(of_squares.sum(), squares),
+            _within(correct, 0, filled + (slack if relative else 0)),
             _within(claimed, filled * low - slack, filled * high + slack),
-            _within(spread, -slack, filled / 4 + slack),
+            _within(spread, -slack, of_squares / 4 + slack),
             _within(np.abs(gaps).sum(1), 0, samples + slack),
             _within(gaps.sum(0) - (correct - claimed), -slack, slack),
         ]
+    counted += [] if relative else summed
     return all(found) and all(bool(((part >= 0) & (part == part.round())).all()) for part in counted)
 
 

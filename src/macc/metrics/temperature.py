@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from macc.words import documented
+
 LOWEST, HIGHEST = 0.01, 100.0
 # At the bounds the logits of a typical row are at least this far apart, and at most this far.
 _FAR, _NEAR = 100.0, 0.1
@@ -37,24 +39,25 @@ class Optimum(NamedTuple):
         return (f"the temperature reached its bound {self.value:g}: {why}",)
 
 
+@documented
 def best_temperature(
     logits: Tensor, labels: Tensor, *, unseen: float = 0.0, start: float = 1.0, weights: Tensor | None = None
 ) -> Optimum:
-    r"""The temperature of least NLL, by Newton's method on its logarithm inside a shrinking bracket.
+    r"""The temperature of least NLL, by Newton's method on its logarithm inside a shrinking
+    bracket.
 
-    Samples without an error ask for ever smaller temperatures, at which the first error to come costs any amount.
-    ``unseen`` counts samples that were not seen, whose labels may be any class. Their loss is the mean over
-    rows and classes, so that with ``m`` of them
+    Samples without an error ask for ever smaller temperatures, at which the first error to come
+    costs any amount. ``unseen`` counts samples that were not seen, whose labels may be any class.
+    Their loss is the mean over rows and classes, so that with ``m`` of them
 
     .. math:: T = \arg\min_T \sum_i \ell_i(y_i, T) + \frac{m}{N K} \sum_i \sum_j \ell_i(j, T),
         \qquad \ell_i(j, T) = -\log \operatorname{softmax}(z_i / T)_j
 
-    This is Laplace's rule, and the same as labels that are smoothed by ``m / (N + m)``. Logits of twice the scale
-    still get twice the temperature.
+    This is Laplace's rule, and the same as labels that are smoothed by ``m / (N + m)``. Logits of
+    twice the scale still get twice the temperature.
 
     Args:
         logits: Finite logits ``(N, K)``.
-        labels: Class indices ``(N,)``.
         unseen: Number of samples that were not seen.
         start: A first guess.
         weights: How often each row counts, ``(N,)``.
@@ -89,7 +92,9 @@ def float64_copy(rows: Tensor) -> Tensor:
 
 
 def _bounds(logits: Tensor) -> tuple[float, float]:
-    """Between which temperatures to search: 0.01 and 100, or further apart for logits of a very small or large scale."""
+    """Between which temperatures to search: 0.01 and 100, or further apart for logits of a very
+    small or large scale.
+    """
     some = logits[:: max(1, len(logits) // _TYPICAL_ROWS)].double()
     typical = float((some.amax(1) - some.amin(1)).median())
     return min(LOWEST, typical / _FAR) or LOWEST, max(HIGHEST, typical / _NEAR)
@@ -105,8 +110,9 @@ def _newton(
 ) -> float:
     """The minimum over ``log T`` within the bounds, from a first guess.
 
-    With ``u = log T``, ``L(u) = mean(logsumexp(z / T) - z_y / T)`` has one valley, so the sign of each
-    slope moves one end of a bracket; a Newton step that leaves the bracket is replaced by its middle.
+    With ``u = log T``, ``L(u) = mean(logsumexp(z / T) - z_y / T)`` has one valley, so the sign of
+    each slope moves one end of a bracket; a Newton step that leaves the bracket is replaced by its
+    middle.
     """
     low, high = map(math.log, ends)
     bounds, seen_low, seen_high = (low, high), False, False
@@ -120,7 +126,8 @@ def _newton(
             low, seen_low = log_t, True
         target = log_t - slope / curvature if curvature > 0 else math.nan
         bracketed = seen_low and seen_high
-        # Where there is no error the slope dies away, and Newton's steps with it, long before the bound.
+        # Where there is no error the slope dies away, and Newton's steps with it, long before the
+        # bound.
         if not low < target < high or (turn >= _PATIENCE and not bracketed):
             if bracketed:
                 target = (low + high) / 2
@@ -139,7 +146,8 @@ def _derivatives(
     """First and second derivative of the mean NLL by ``log T`` at ``inverse = 1 / T``.
 
     With ``d = (z - max z) / T`` and ``p = softmax(d)``: slope ``d_y - E_p d``, curvature
-    ``Var_p d - slope``, summed over the rows. A label that may be any class has the mean of ``d`` for ``d_y``.
+    ``Var_p d - slope``, summed over the rows. A label that may be any class has the mean of ``d``
+    for ``d_y``.
     """
     count = len(logits) if counted is None else float(counted.sum())
     each = unseen / count

@@ -1,6 +1,7 @@
 """The networks of the paper, and any other, by name.
 
-A network is a function ``name(*, num_classes, ...)`` imported here; :func:`build` finds it by that line.
+A network is a function ``name(*, num_classes, ...)`` imported here; :func:`build` finds it by that
+line.
 """
 
 from macc.models._build import build as build
@@ -17,5 +18,7 @@ from macc.models.resnet import resnet50 as resnet50
 from macc.models.resnet import resnet50_tiny as resnet50_tiny
 from macc.models.resnet import resnet56 as resnet56
 from macc.models.resnet import resnet110 as resnet110
+from macc.models.small_cnn import cnn as cnn
+from macc.models.small_cnn import cnn_wide as cnn_wide
 from macc.models.small_cnn import small_cnn as small_cnn
 from macc.models.text import gpcnn as gpcnn

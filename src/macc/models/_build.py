@@ -42,15 +42,18 @@ def build(
     Args:
         name: A network of this namespace, for example ``"resnet56"``; or one of another library:
             ``"hf:NAME"`` (transformers: a local folder or a name on the hub, with its weights;
-            ``"hf:PATH/config.json"``, ``"hf:deit-tiny-patch16-224"`` or ``"hf:deit-tiny-patch4-32"`` with fresh
-            ones), ``"timm:NAME"`` or ``"torchvision:NAME"`` (fresh).
+            ``"hf:PATH/config.json"``, ``"hf:deit-tiny-patch16-224"`` or
+            ``"hf:deit-tiny-patch4-32"`` with fresh ones), ``"timm:NAME"`` or ``"torchvision:NAME"``
+            (fresh).
         num_classes: Number of outputs, at least 2.
-        in_channels: Channels of the input images; the number of input values for ``mlp`` and ``linear``;
-            not used for text.
-        pretrained: A file of weights to start from, ``.safetensors`` or ``.pth``, for any network; for ``timm:``
-            also ``"hub"``. A classifier of another number of classes in it is left out, with a warning.
+        in_channels: Channels of the input images; the number of input values for ``mlp`` and
+            ``linear``; not used for text.
+        pretrained: A file of weights to start from, ``.safetensors`` or ``.pth``, for any network;
+            for ``timm:`` also ``"hub"``. A classifier of another number of classes in it is left
+            out, with a warning.
         vocabulary: For text: the number of token ids; other networks do not use it.
-        vectors: For text: word vectors ``(vocabulary, D)`` to start from; other networks do not use them.
+        vectors: For text: word vectors ``(vocabulary, D)`` to start from; other networks do not use
+            them.
 
     Example:
         >>> build("resnet20", num_classes=10).fc

@@ -11,14 +11,16 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT:
-    """Train the classifier only: every other parameter keeps its value, in place; :func:`unfreeze` undoes it.
+    """Train the classifier only: every other parameter keeps its value, in place; :func:`unfreeze`
+    undoes it.
 
     Args:
         model: A classifier, before or after :func:`macc.attach`.
-        bn: Also keep the statistics of batch norm: its layers run in evaluation mode whatever mode the
-            model is in. ``False`` lets them drift to the training data, as the code base of the paper did.
-        head: Dotted name of the module to go on training, where it is more than the last linear layer;
-            ``mendeley`` knows its own.
+        bn: Also keep the statistics of batch norm: its layers run in evaluation mode whatever mode
+            the model is in. ``False`` lets them drift to the training data, as the code base of the
+            paper did.
+        head: Dotted name of the module to go on training, where it is more than the last linear
+            layer; ``mendeley`` knows its own.
 
     Returns:
         The same model.
@@ -51,7 +53,8 @@ def freeze(model: ModelT, *, bn: bool = True, head: str | None = None) -> ModelT
 
 
 def unfreeze(model: ModelT) -> ModelT:
-    """Train everything again, as for a second stage: all parameters, and the statistics of batch norm.
+    """Train everything again, as for a second stage: all parameters, and the statistics of batch
+    norm.
 
     Args:
         model: A classifier that :func:`freeze` was used on.

@@ -16,8 +16,8 @@ from macc.words import shown
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Fill ``model`` from a ``.safetensors`` or ``.pth`` file of tensors.
 
-    Every tensor must be there and fit; only the classifier may be missing or of another number of classes.
-    It then starts fresh, and a warning says so.
+    Every tensor must be there and fit; only the classifier may be missing or of another number of
+    classes. It then starts fresh, and a warning says so.
     """
     file = Path(path)
     found, own = read_weights(file), model.state_dict()

@@ -1,7 +1,7 @@
 """Networks of other libraries: ``"hf:NAME"``, ``"timm:NAME"``, ``"torchvision:NAME"``.
 
-The libraries are imported only here and only when asked for. Weights come from safetensors or files of
-plain tensors; code from the hub is never run.
+The libraries are imported only here and only when asked for. Weights come from safetensors or files
+of plain tensors; code from the hub is never run.
 """
 
 import importlib
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from macc.models._weights import load_weights, read_weights
 
-# DeiT-Tiny is a small ViT, trained differently; at 32 pixels it needs patches of 4 to have as many to look at.
+# DeiT-Tiny is a small ViT, trained differently; at 32 pixels it needs patches of 4 to have as many
+# to look at.
 _DEIT_TINY = {
     "hidden_size": 192,
     "num_hidden_layers": 12,
@@ -46,7 +47,9 @@ class HubModel(nn.Module):
         return dict(json.loads(self.model.config.to_json_string(use_diff=False)))  # type: ignore[operator, union-attr]
 
     def forward(self, inputs: Any) -> Tensor:
-        """Maps images ``(N, C, H, W)``, token ids ``(N, L)`` or a dict of model inputs to logits ``(N, K)``."""
+        """Maps images ``(N, C, H, W)``, token ids ``(N, L)`` or a dict of model inputs to logits
+        ``(N, K)``.
+        """
         if not isinstance(inputs, Tensor):
             output = self.model(**inputs)
         elif inputs.is_floating_point():
@@ -71,7 +74,8 @@ def from_hub(name: str, *, num_classes: int, in_channels: int, pretrained: str |
 
 
 def from_configuration(configuration: Mapping[str, Any], *, num_classes: int) -> HubModel:
-    """A transformers network with fresh weights, from its :attr:`HubModel.configuration` and nothing else.
+    """A transformers network with fresh weights, from its :attr:`HubModel.configuration` and
+    nothing else.
 
     Args:
         configuration: Plain values.
@@ -179,7 +183,9 @@ def _factory(transformers: Any, config: Any, name: str) -> Any:
 
 
 def _with_weights(factory: Any, config: Any, name: str, weights: dict[str, Tensor] | None) -> Any:
-    """A model with weights of its own place, or with those given; the library knows older names of its layers."""
+    """A model with weights of its own place, or with those given; the library knows older names of
+    its layers.
+    """
     if weights is not None and all(key.startswith("model.") for key in weights):
         weights = {key.removeprefix("model."): value for key, value in weights.items()}  # saved by a HubModel
     kind = factory._model_mapping[type(config)]

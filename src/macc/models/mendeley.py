@@ -14,7 +14,8 @@ DROPOUT = 0.5
 class MendeleyHead(nn.Module):
     """A 1×1 convolution, a pooling and three linear layers, dropout before the last two.
 
-    The dropout before the last layer gives way to an MC-dropout head: :func:`macc.attach` puts its own there.
+    The dropout before the last layer gives way to an MC-dropout head: :func:`macc.attach` puts its
+    own there.
 
     Args:
         features: Channels of the backbone's last map.
@@ -46,7 +47,8 @@ class MendeleyHead(nn.Module):
 
 
 class Mendeley(ResNet):
-    """An ImageNet ResNet-50 whose classifier ``fc`` is a :class:`MendeleyHead`; grey images enter as three channels.
+    """An ImageNet ResNet-50 whose classifier ``fc`` is a :class:`MendeleyHead`; grey images enter
+    as three channels.
 
     Args:
         num_classes: ``K``.
@@ -74,17 +76,19 @@ class Mendeley(ResNet):
 
 
 def mendeley(*, num_classes: int) -> Mendeley:
-    """The paper's network for chest X-rays: ResNet-50 under a head of 64 last features, for images of any size.
+    """The paper's network for chest X-rays: ResNet-50 under a head of 64 last features, for images
+    of any size.
 
-    Made to be frozen up to its head (:func:`macc.models.freeze` knows which): 23.3 M parameters train. Weight files
-    of torchvision's ResNet-50 load into the backbone. An attached MC-dropout head takes the place of the
-    dropout before the last layer.
+    Made to be frozen up to its head (:func:`macc.models.freeze` knows which): 23.3 M parameters
+    train. Weight files of torchvision's ResNet-50 load into the backbone. An attached MC-dropout
+    head takes the place of the dropout before the last layer.
     """
     return Mendeley(num_classes=num_classes, always=False)
 
 
 def mendeley_dropout(*, num_classes: int) -> Mendeley:
-    """The same with dropout in evaluation too, a mistake of published code on which published numbers rest.
+    """The same with dropout in evaluation too, a mistake of published code on which published
+    numbers rest.
 
     Predictions then differ from call to call.
     """

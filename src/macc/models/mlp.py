@@ -6,7 +6,8 @@ from torch import nn
 
 
 def linear(*, num_classes: int, in_channels: int) -> nn.Sequential:
-    """A linear classifier, on frozen embeddings a linear probe; ``in_channels`` is the number of input values.
+    """A linear classifier, on frozen embeddings a linear probe; ``in_channels`` is the number of
+    input values.
 
     Inputs of more axes are flattened.
 

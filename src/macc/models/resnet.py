@@ -1,7 +1,7 @@
 """Residual networks.
 
-Parameter names are torchvision's (``conv1``, ``bn1``, ``layer1.0.conv1``, ``downsample.0``, ``fc``), so that its
-weight files load.
+Parameter names are torchvision's (``conv1``, ``bn1``, ``layer1.0.conv1``, ``downsample.0``,
+``fc``), so that its weight files load.
 """
 
 import math
@@ -74,9 +74,10 @@ class ResNet(nn.Module):
         planes: Inner width of each stage.
         num_classes: ``K``.
         in_channels: Channels of the input.
-        stem: ``"small"`` is one 3×3 convolution, for images of 32 or 64 pixels; ``"imagenet"`` is a 7×7
-            convolution and a pooling that together shrink the image four times.
-        pool: Side of the grid that the last stage's map is averaged to; features are ``pool²`` times as many.
+        stem: ``"small"`` is one 3×3 convolution, for images of 32 or 64 pixels; ``"imagenet"`` is a
+            7×7 convolution and a pooling that together shrink the image four times.
+        pool: Side of the grid that the last stage's map is averaged to; features are ``pool²``
+            times as many.
     """
 
     def __init__(
@@ -132,22 +133,27 @@ def resnet20(*, num_classes: int, in_channels: int = 3) -> ResNet:
 
 
 def resnet56(*, num_classes: int, in_channels: int = 3) -> ResNet:
-    """The paper's ResNet-56: bottleneck blocks, 256 features, 0.59 M parameters, 87 M multiply-adds.
+    """The paper's ResNet-56: bottleneck blocks, 256 features, 0.59 M parameters, 87 M
+    multiply-adds.
 
-    The network that calibration papers train under this name; the classic ResNet-56 has basic blocks.
+    The network that calibration papers train under this name; the classic ResNet-56 has basic
+    blocks.
     """
     return ResNet(Bottleneck, (6, 6, 6), (16, 32, 64), num_classes=num_classes, in_channels=in_channels)
 
 
 def resnet110(*, num_classes: int, in_channels: int = 3) -> ResNet:
-    """ResNet-110 of bottleneck blocks, 256 features, 1.15 M parameters; the classic one has basic blocks."""
+    """ResNet-110 of bottleneck blocks, 256 features, 1.15 M parameters; the classic one has basic
+    blocks.
+    """
     return ResNet(Bottleneck, (12, 12, 12), (16, 32, 64), num_classes=num_classes, in_channels=in_channels)
 
 
 def resnet18(*, num_classes: int, in_channels: int = 3) -> ResNet:
     """The ImageNet ResNet-18: 512 features, 11.7 M parameters at 1000 classes.
 
-    Weight files of torchvision load: ``build("resnet18", num_classes=7, pretrained="resnet18-f37072fd.pth")``.
+    Weight files of torchvision load:
+    ``build("resnet18", num_classes=7, pretrained="resnet18-f37072fd.pth")``.
 
     Reference:
         He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
@@ -163,7 +169,8 @@ def resnet18(*, num_classes: int, in_channels: int = 3) -> ResNet:
 
 
 def resnet50(*, num_classes: int, in_channels: int = 3) -> ResNet:
-    """The ImageNet ResNet-50: 2048 features, 25.6 M parameters at 1000 classes; torchvision's weights load.
+    """The ImageNet ResNet-50: 2048 features, 25.6 M parameters at 1000 classes; torchvision's
+    weights load.
 
     Reference:
         He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
@@ -179,7 +186,9 @@ def resnet50(*, num_classes: int, in_channels: int = 3) -> ResNet:
 
 
 def resnet50_tiny(*, num_classes: int, in_channels: int = 3) -> ResNet:
-    """The paper's ResNet-50 for Tiny-ImageNet: 3×3 stem, 2×2 final pooling, 8192 features, 25.1 M parameters."""
+    """The paper's ResNet-50 for Tiny-ImageNet: 3×3 stem, 2×2 final pooling, 8192 features, 25.1 M
+    parameters.
+    """
     return ResNet(
         Bottleneck,
         (3, 4, 6, 3),

@@ -9,7 +9,8 @@ SHORTEST = 21
 
 
 class GPCNN(nn.Module):
-    """Three convolutions over word vectors, the largest value of each over the whole text, two linear layers.
+    """Three convolutions over word vectors, the largest value of each over the whole text, two
+    linear layers.
 
     Args:
         num_classes: ``K``.
@@ -62,14 +63,17 @@ def gpcnn(
     vectors: Tensor | None = None,
     frozen: bool | None = None,
 ) -> GPCNN:
-    """The paper's global-pooling text CNN: 128 features, 0.247 M parameters beside its word vectors.
+    """The paper's global-pooling text CNN: 128 features, 0.247 M parameters beside its word
+    vectors.
 
     Args:
         num_classes: ``K``.
-        vocabulary: Number of token ids, 0 for padding included; given by ``vectors`` where there are any.
+        vocabulary: Number of token ids, 0 for padding included; given by ``vectors`` where there
+            are any.
         dimensions: Length of a word vector; given by ``vectors`` where there are any.
         vectors: Word vectors ``(vocabulary, dimensions)`` to start from.
-        frozen: Keep the vectors as they are: the paper's choice, and the default where ``vectors`` are given.
+        frozen: Keep the vectors as they are: the paper's choice, and the default where ``vectors``
+            are given.
 
     Example:
         >>> model = gpcnn(num_classes=20, vectors=torch.randn(500, 100))

@@ -1,47 +1,56 @@
-r"""An alarm that may be looked at after every row: a test martingale on correctness minus confidence.
+r"""An alarm that may be looked at after every row: a test martingale on correctness minus
+confidence.
 
-Row t has the confidence :math:`c_t` of its predicted class and, once its label is known, :math:`y_t`: 1 if the
-prediction is right, else 0. The null hypothesis is that the confidence is right on average, whatever was seen before:
+Row t has the confidence :math:`c_t` of its predicted class and, once its label is known,
+:math:`y_t`: 1 if the prediction is right, else 0. The null hypothesis is that the confidence is
+right on average, whatever was seen before:
 
 .. math:: H_0: \quad l \le E[y_t - c_t \mid \text{past}] \le h
 
-with l = -tolerance and h = tolerance, or the interval that a validation set shows. Nothing else is supposed: rows need
-not be independent, and confidences may drift as they like as long as accuracy drifts with them.
+with l = -tolerance and h = tolerance, or the interval that a validation set shows. Nothing else is
+supposed: rows need not be independent, and confidences may drift as they like as long as accuracy
+drifts with them.
 
-**Bets.** Somebody bets against the null with a fixed fraction :math:`λ \ge 0` of the money in play. After row t the
-money is multiplied by
+**Bets.** Somebody bets against the null with a fixed fraction :math:`λ \ge 0` of the money in play.
+After row t the money is multiplied by
 
 .. math:: f_t = 1 + λ x_t, \qquad x_t = l - (y_t - c_t) \quad\text{or}\quad x_t = (y_t - c_t) - h
 
-for "less often right than it says" or "more often right than it says". As :math:`|y_t - c_t| \le 1`, :math:`x_t` is never
-below :math:`-(1 - l)` or :math:`-(1 + h)`, so that :math:`f_t > 0` for :math:`λ < 1 / (1 - l)` or :math:`1 / (1 + h)`. λ is
-fixed before the row is seen and :math:`E[x_t \mid \text{past}] \le 0` under the null, so :math:`E[f_t \mid \text{past}] \le 1`:
-the money of each bet is a nonnegative supermartingale.
+for "less often right than it says" or "more often right than it says". As
+:math:`|y_t - c_t| \le 1`, :math:`x_t` is never below :math:`-(1 - l)` or :math:`-(1 + h)`, so that
+:math:`f_t > 0` for :math:`λ < 1 / (1 - l)` or :math:`1 / (1 + h)`. λ is fixed before the row is
+seen and :math:`E[x_t \mid \text{past}] \le 0` under the null, so
+:math:`E[f_t \mid \text{past}] \le 1`: the money of each bet is a nonnegative supermartingale.
 
-**When to begin.** A bet that begins at row 1 has lost by the time a change comes. So each strategy has money 1 of which
-it puts :math:`π_s = m(s - 1) - m(s)` into play before row s, where :math:`m(s) = 1 / (1 + \log(1 + s / 1000))` is what is not in play
-yet. What is in play follows :math:`R_t = f_t (R_{t-1} + π_t)`. The strategies are seven fractions λ in both directions,
-with a fourteenth of the money each, so that the wealth
+**When to begin.** A bet that begins at row 1 has lost by the time a change comes. So each strategy
+has money 1 of which it puts :math:`π_s = m(s - 1) - m(s)` into play before row s, where
+:math:`m(s) = 1 / (1 + \log(1 + s / 1000))` is what is not in play yet. What is in play follows
+:math:`R_t = f_t (R_{t-1} + π_t)`. The strategies are seven fractions λ in both directions, with a
+fourteenth of the money each, so that the wealth
 
 .. math:: E_t = m(t) + \frac{1}{14} \sum_λ R_t(λ)
 
-begins at 1, is never negative and is a supermartingale: sums of supermartingales are, and so is money that waits.
+begins at 1, is never negative and is a supermartingale: sums of supermartingales are, and so is
+money that waits.
 
-**The alarm** is raised when :math:`E_t \ge 1 / α`. By Ville's inequality (1939) the probability that this *ever* happens under the
-null is at most α. There is nothing to correct for looking often, for stopping or for going on.
+**The alarm** is raised when :math:`E_t \ge 1 / α`. By Ville's inequality (1939) the probability
+that this *ever* happens under the null is at most α. There is nothing to correct for looking often,
+for stopping or for going on.
 
-**Several machines.** N streams each have a wealth of their own. Their sum over N is a supermartingale if the null holds
-given the past of all of them. Streams that are not there count as 0, which can only make the wealth smaller.
+**Several machines.** N streams each have a wealth of their own. Their sum over N is a
+supermartingale if the null holds given the past of all of them. Streams that are not there count as
+0, which can only make the wealth smaller.
 
-**The change.** With the fraction that has most money, the start that explains the rows best is the s that maximises
-:math:`π_s \prod_{i \ge s} f_i`; the product after s is that of all rows over that before s, so the best s is found with one running
-maximum for each fraction.
+**The change.** With the fraction that has most money, the start that explains the rows best is the
+s that maximises :math:`π_s \prod_{i \ge s} f_i`; the product after s is that of all rows over that
+before s, so the best s is found with one running maximum for each fraction.
 
 The state is four numbers for each strategy and a few more.
 
 Reference:
-    Waudby-Smith and Ramdas, *Estimating Means of Bounded Random Variables by Betting*, JRSS B 2024; Shin, Ramdas and
-    Rinaldo, *E-detectors*, 2023; Ville, *Étude critique de la notion de collectif*, 1939.
+    Waudby-Smith and Ramdas, *Estimating Means of Bounded Random Variables by Betting*, JRSS B 2024;
+    Shin, Ramdas and Rinaldo, *E-detectors*, 2023; Ville, *Étude critique de la notion de
+    collectif*, 1939.
 """
 
 import math
@@ -63,7 +72,9 @@ _ROWS = 2**14
 
 @dataclass(frozen=True)
 class Alarm:
-    """When the alarm was raised, in which direction, and where the change seems to have begun; rows count from 1."""
+    """When the alarm was raised, in which direction, and where the change seems to have begun; rows
+    count from 1.
+    """
 
     row: int
     time: float
@@ -202,9 +213,11 @@ _ARRAYS = ("in_play", "product", "best", "best_row", "best_time")
 
 
 def interval_of_mean(residuals: Floats, error: float) -> tuple[float, float]:
-    """Limits of the mean of numbers in [-1, 1] that fail with probability ``error`` at most, for any number of samples.
+    """Limits of the mean of numbers in [-1, 1] that fail with probability ``error`` at most, for
+    any number of samples.
 
-    They are the means against which no mixture of bets over all samples would have won ``2 / error``.
+    They are the means against which no mixture of bets over all samples would have won
+    ``2 / error``.
 
     Args:
         residuals: Independent numbers ``(N,)``.

@@ -27,7 +27,7 @@ def open_log(path: Path, reading: Mapping[str, Any], *, time: str, row_id: str |
         path: A ``.csv`` or ``.parquet``.
         reading: The options of ``open_source``.
         time: The column of times.
-        row_id: The column that tells rows apart, if there is one.
+        row_id: The column that distinguishes rows, if there is one.
     """
     if path.suffix.lower() not in _TABLES and path.exists():
         raise ValueError(f"{shown(path)}: a log is a .csv or .parquet, which has a column of times")
@@ -57,7 +57,7 @@ def count_log(
         time: The column of times.
         labelled: Whether the log has labels; those that are missing may come late.
         labels_are: What labels mean, where they could be names or indices.
-        row_id: The column that tells rows apart.
+        row_id: The column that distinguishes rows.
         normalise: Divide rows of probabilities by their sum.
         on_progress: Called with the share of the rows read.
     """
@@ -89,7 +89,9 @@ def count_log(
 
 
 class _Repeats:
-    """Refuses rows that are there twice: with one time and one id or, without ids, neighbours that are the same."""
+    """Refuses rows that are there twice: with one time and one id or, without ids, neighbours that
+    are the same.
+    """
 
     def __init__(self, source: Source, *, by_id: bool):
         self.source, self.by_id = source, by_id
@@ -133,7 +135,7 @@ class _Repeats:
     def _refuse(self, row: int) -> None:
         raise ValueError(
             f"{self.source.place(row)}: the row is the same as the one above it, time and all; remove it, or name the "
-            "column that tells rows apart with --row-id"
+            "column that distinguishes rows with --row-id"
         )
 
 

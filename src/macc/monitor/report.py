@@ -3,36 +3,63 @@
 import math
 from typing import Any
 
-from macc.metrics import Estimate
 from macc.monitor.state import Monitor
 from macc.monitor.times import moment
 from macc.monitor.windows import Window
-from macc.tables import PERCENT, Table, interval, number, thousands
+from macc.tables import PERCENT, Column, Entry, Table, html_of, number, thousands, with_interval
 
 _MOST_ROWS = 30
 
 
 def summary(monitor: Monitor, *, level: float = 0.95) -> str:
     """The last windows as a table, and the verdict in words."""
-    settings = monitor.settings
+    shown = table(monitor, level=level)
+    return f"{shown.text()}\n\n{_notes(monitor, shown)}"
+
+
+def as_html(monitor: Monitor) -> str:
+    """The same for notebooks."""
+    shown = table(monitor)
+    return html_of(shown, _notes(monitor, shown))
+
+
+def _notes(monitor: Monitor, shown: Table) -> str:
+    return "\n".join([*shown.notes, supposed(monitor), verdict(monitor)])
+
+
+def table(monitor: Monitor, *, level: float = 0.95) -> Table:
+    """The last windows, and the whole life."""
     windows = list(monitor.windows().items())
     hidden = len(windows) - _MOST_ROWS
-    header = ["", "rows", "labels", "confidence", "accuracy", "estimated, without labels", "ECE"]
+    columns = (
+        Column("", left=True),
+        *map(Column, ("rows", "labels", "confidence")),
+        Column("accuracy", better="higher"),
+        Column("estimated, without labels", better="higher"),
+        Column("ECE", better="lower"),
+    )
     rows = [_row(moment(start), window, monitor, level) for start, window in windows[-_MOST_ROWS:]]
     if len(windows) > 1:
         rows.append(_row("all", monitor.total(), monitor, level))
-    notes = [f"{hidden} earlier windows are left out; --json has them\n"] if hidden > 0 else []
+    notes = [f"{hidden} earlier windows are left out; --json has them."] if hidden > 0 else []
+    if any(window.labelled for _, window in windows):
+        notes.append("After the ECE and its interval stands what a perfectly calibrated model would show.")
     if any(window.rows > window.labelled for _, window in windows):
         notes.append(
             "The estimated accuracy is that of rows without labels, if their confidences are as right as the alarm "
-            f"supposes{'' if monitor.alarm is None else '. It was raised, so do not rely on them'}.\n"
+            f"supposes{'' if monitor.alarm is None else '. It was raised, so do not rely on them'}."
         )
+    return Table(columns, tuple(rows), notes=tuple(notes))
+
+
+def supposed(monitor: Monitor) -> str:
+    """What the alarm tests, and how often it is false, in a sentence."""
+    settings = monitor.settings
     between = f"between {100 * settings.low:+.2g} and {100 * settings.high:+.2g} points"
-    notes.append(
+    return (
         f"The alarm supposes that accuracy minus confidence is {between} on average, and is raised by mistake with "
         f"probability {settings.alpha:g} at most over the whole life."
     )
-    return f"{Table.of(header, rows).text()}\n\n" + "\n".join([*notes, verdict(monitor)])
 
 
 def verdict(monitor: Monitor) -> str:
@@ -90,8 +117,13 @@ def prometheus(monitor: Monitor) -> str:
             lines.append(f'macc_monitor_{name}{{model="{label}"{more}}} {value:.10g}')
 
     add("alarm", "gauge", "1 once the alarm was raised.", float(monitor.alarm is not None))
-    add("log_evidence", "gauge", "Logarithm of the evidence against the null.", monitor.log_evidence)
-    add("log_evidence_limit", "gauge", "At which the alarm is raised.", math.log(monitor.settings.limit))
+    add("log_evidence", "gauge", "Logarithm of the evidence that confidence is wrong.", monitor.log_evidence)
+    add(
+        "log_evidence_limit",
+        "gauge",
+        "Logarithm of the evidence at which the alarm is raised.",
+        math.log(monitor.settings.limit),
+    )
     add("rows_total", "counter", "Rows counted.", total.rows)
     add("labels_total", "counter", "Labels counted.", total.labelled)
     windows = monitor.windows()
@@ -101,7 +133,13 @@ def prometheus(monitor: Monitor) -> str:
         found = _numbers(last, monitor, 0.95)
         for name in ("confidence", "accuracy", "estimated_accuracy", "ece"):
             value = found[name]["value"] if isinstance(found[name], dict) else found[name]
-            add(f"window_{name}", "gauge", f"The {name.replace('_', ' ')} of the last window.", value, more)
+            add(
+                f"window_{name}",
+                "gauge",
+                f"The {name.upper() if name == 'ece' else name.replace('_', ' ')} of the last window.",
+                value,
+                more,
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -117,24 +155,20 @@ def _numbers(window: Window, monitor: Monitor, level: float) -> dict[str, Any]:
     }
 
 
-def _row(name: str, window: Window, monitor: Monitor, level: float) -> list[str]:
+def _row(name: str, window: Window, monitor: Monitor, level: float) -> tuple[Entry, ...]:
     settings = monitor.settings
-    return [
-        name,
-        thousands(int(window.rows)),
-        thousands(int(window.labelled)),
-        number(window.mean_confidence, PERCENT, 0.01, suffix=True),
-        _cell(window.accuracy(level)),
-        _cell(window.estimated_accuracy(settings.low, settings.high, level)),
-        _cell(window.ece(level)),
-    ]
-
-
-def _cell(found: Estimate) -> str:
-    if math.isnan(found.value):
-        return "–"
-    width = found.high - found.low
-    return f"{number(found.value, PERCENT, width, suffix=True)}  ({interval(found.low, found.high, PERCENT)})"
+    confidence = window.mean_confidence
+    estimates = (
+        window.accuracy(level),
+        window.estimated_accuracy(settings.low, settings.high, level),
+        window.ece(level),
+    )
+    return (
+        Entry(name),
+        *(Entry(thousands(int(count)), count) for count in (window.rows, window.labelled)),
+        Entry(number(confidence, PERCENT, 0.01, suffix=True), confidence),
+        *(with_interval(each.value, each.low, each.high, PERCENT, each.noise_floor) for each in estimates),
+    )
 
 
 def _escaped(text: str) -> str:

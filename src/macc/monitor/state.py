@@ -1,4 +1,6 @@
-"""The state of a monitor: a small file, written whole, to which batches are added and which machines can merge."""
+"""The state of a monitor: a small file, written whole, to which batches are added and which
+machines can merge.
+"""
 
 import json
 import math
@@ -19,7 +21,7 @@ from macc.metrics.inputs import Array, predictions, score_rows
 from macc.monitor.betting import Alarm, Evidence, interval_of_mean
 from macc.monitor.times import moment, seconds
 from macc.monitor.windows import Window
-from macc.words import listed, quoted, shown
+from macc.words import documented, listed, quoted, shown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -31,7 +33,9 @@ MISSING = -1
 
 @dataclass(frozen=True)
 class Settings:
-    """What all rows of a monitor share; ``low`` and ``high`` limit accuracy minus confidence under the null."""
+    """What all rows of a monitor share; ``low`` and ``high`` limit accuracy minus confidence under
+    the null.
+    """
 
     num_classes: int
     classes: tuple[str, ...] | None = None
@@ -47,7 +51,9 @@ class Settings:
 
     @property
     def limit(self) -> float:
-        """The wealth at which the alarm is raised; half of alpha goes into the limits that a baseline gives."""
+        """The wealth at which the alarm is raised; half of alpha goes into the limits that a
+        baseline gives.
+        """
         return (1 if self.baseline is None else 2) / self.alpha
 
     def __post_init__(self) -> None:
@@ -68,7 +74,7 @@ class Stream:
 
     evidence: Evidence
     batches: dict[str, str] = field(default_factory=dict)
-    """The ids of the batches that were counted, and what tells their contents apart."""
+    """The ids of the batches that were counted, and what distinguishes their contents."""
     windows: dict[float, Window] = field(default_factory=dict)
     last_time: float = -math.inf
     alarm: Alarm | None = None
@@ -104,7 +110,8 @@ class Stream:
 
 
 class Monitor:
-    """Confidence, accuracy and calibration over time, and an alarm; see :mod:`macc.monitor.betting`.
+    """Confidence, accuracy and calibration over time, and an alarm; see
+    :mod:`macc.monitor.betting`.
 
     Args:
         num_classes: Number of classes K.
@@ -112,10 +119,11 @@ class Monitor:
         model: What the model is called; states of other models are refused.
         window: How long a window of time is, in seconds or as ``"1d"``.
         alpha: The probability of a false alarm over the whole life.
-        tolerance: By how much confidence may be wrong on average without an alarm; 0.01 by default, or 0 with a
-            baseline.
-        baseline: Correctness minus confidence ``(N,)`` of a validation set: the alarm is then raised where the mean is
-            another one than there. Half of alpha is spent on what the validation set leaves open.
+        tolerance: By how much confidence may be wrong on average without an alarm; 0.01 by default,
+            or 0 with a baseline.
+        baseline: Correctness minus confidence ``(N,)`` of a validation set: the alarm is then
+            raised where the mean is another one than there. Half of alpha is spent on what the
+            validation set leaves open.
         streams: How many machines have states that are to be merged.
 
     Example:
@@ -163,6 +171,7 @@ class Monitor:
         )
         self.streams: dict[str, Stream] = {}
 
+    @documented
     def update(
         self,
         probs: Array,
@@ -180,16 +189,14 @@ class Monitor:
         """Count a batch of rows, in the order of their times.
 
         Args:
-            probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
             labels: Class indices ``(N,)``, or -1 where the label is not there yet.
             times: When the rows happened ``(N,)``, in seconds since 1970.
             batch: The id of the batch. One that was counted before is refused.
             mark: What tells the content of the batch from others, such as a checksum.
             stream: The machine it comes from.
             late: The rows were counted before without labels, and now have them.
-            from_logits: ``probs`` holds logits.
-            normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-            answers: ``probs`` is the confidence ``(N,)`` of answers, and ``labels`` says which were right.
+            answers: ``probs`` is the confidence ``(N,)`` of answers, and ``labels`` says which were
+                right.
         """
         adding = self.begin(batch, mark=mark, stream=stream, late=late)
         adding.rows(probs, labels, times, from_logits=from_logits, normalise=normalise, answers=answers)
@@ -201,7 +208,9 @@ class Monitor:
         return Adding(self, batch, mark, stream, late)
 
     def counted(self, batch: str, mark: str, stream: str) -> bool:
-        """Whether this very batch was counted before; another one of that id, or under another id, is refused."""
+        """Whether this very batch was counted before; another one of that id, or under another id,
+        is refused.
+        """
         known = self.streams[stream].batches if stream in self.streams else {}
         if batch in known:
             if known[batch] != mark:
@@ -279,7 +288,7 @@ class Monitor:
             )
             raise ValueError(
                 f"these are states of other monitors: {name} is {shown(getattr(self.settings, name), 60)} in one and "
-                f"{shown(getattr(other.settings, name), 60)} in the other"
+                f"{shown(getattr(other.settings, name), 60)} in the other; make all of them anew with the same settings"
             )
         merged = dict(self.streams)
         for name, theirs in other.streams.items():
@@ -296,6 +305,16 @@ class Monitor:
                 f"together they have {len(merged)} streams, and the monitor was made for {self.settings.streams}"
             )
         self.streams = merged
+
+    def __str__(self) -> str:
+        from macc.monitor.report import summary  # reports are made of monitors and know them
+
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        from macc.monitor.report import as_html
+
+        return as_html(self)
 
     def save(self, path: Path | str) -> None:
         """Write the state as JSON, whole or not at all."""

@@ -57,7 +57,8 @@ def read_times(column: Any) -> Floats:
     """Times of a column of a file, in seconds since 1970.
 
     Args:
-        column: Numbers (seconds since 1970), ISO 8601 texts (UTC where no zone is given), or pyarrow's timestamps.
+        column: Numbers (seconds since 1970), ISO 8601 texts (UTC where no zone is given), or
+            pyarrow's timestamps.
 
     Example:
         >>> read_times(["2026-03-01", "2026-03-01T12:30:00+01:00"]).tolist()

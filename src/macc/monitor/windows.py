@@ -22,7 +22,9 @@ _SUMS = ("rows", "confidence", "spread", "labelled", "labelled_confidence", "lab
 
 @dataclass
 class Window:
-    """Sums of a window of time. ``spread`` is the variance that right confidences give the number of right answers."""
+    """Sums of a window of time. ``spread`` is the variance that right confidences give the number
+    of right answers.
+    """
 
     rows: float = 0.0
     confidence: float = 0.0
@@ -32,7 +34,9 @@ class Window:
     labelled_spread: float = 0.0
     correct: float = 0.0
     bins: Floats = field(default_factory=lambda: np.zeros((5, BINS)))
-    """The number, confidence, right ones, squared gaps and spread of labelled rows, by bins of confidence."""
+    """The number, confidence, right ones, squared gaps and spread of labelled rows, by bins of
+    confidence.
+    """
 
     def see(self, confidence: Floats) -> None:
         """Count rows, with labels or without."""
@@ -72,8 +76,9 @@ class Window:
     def estimated_accuracy(self, low: float, high: float, level: float = 0.95) -> Estimate:
         """Of the rows without labels, from their confidences.
 
-        This supposes that confidences are as right there as the null has it: accuracy minus confidence is between
-        ``low`` and ``high``. The limits hold what that leaves open, and chance.
+        This supposes that confidences are as right there as the null has it: accuracy minus
+        confidence is between ``low`` and ``high``. The limits hold what that leaves open, and
+        chance.
         """
         from scipy.special import ndtri
 
@@ -91,8 +96,8 @@ class Window:
     def ece(self, level: float = 0.95) -> Estimate:
         """The calibration error of the rows with labels, with its interval and noise floor.
 
-        The noise of each bin is drawn as a normal number: its squared gaps say how large it is, and with labels drawn
-        from the confidences their spread.
+        The noise of each bin is drawn as a normal number: its squared gaps say how large it is, and
+        with labels drawn from the confidences their spread.
         """
         if not self.labelled:
             return Estimate(math.nan, math.nan, math.nan)

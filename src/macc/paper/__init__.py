@@ -1,4 +1,5 @@
-"""What exists only to reproduce the MACC paper: its experiment files, printed values, timing and figures.
+"""What exists only to reproduce the MACC paper: its experiment files, printed values, timing and
+figures.
 
 Nothing else in the package imports it, except the command line.
 """

@@ -1,7 +1,8 @@
-"""The figures of the paper, drawn for the result of an experiment by a rule that is printed under each.
+"""The figures of the paper, drawn for the result of an experiment by a rule that is printed under
+each.
 
-An experiment file names one of them with ``figure:``. Methods stand in pairs there, a loss and the same with
-MACC; where seeds differ, the first is shown, and curves are means over all.
+An experiment file names one of them with ``figure:``. Methods stand in pairs there, a loss and the
+same with MACC; where seeds differ, the first is shown, and curves are means over all.
 """
 
 import textwrap
@@ -115,7 +116,9 @@ def draw(result: Result, out: Path, root: str | PathLike[str] | None = None) -> 
 
 
 def _samples(scene: _Scene) -> "tuple[Figure, str]":
-    """Figure 1: two images a data set with both models' confidences, and their reliability diagrams."""
+    """Figure 1: two images a data set with both models' confidences, and their reliability
+    diagrams.
+    """
     datasets = [name for name in scene.datasets if scene.pairs(name)]
     figure, rows = grid(len(datasets), 4, (2.9, 2.9))
     for row, dataset in zip(rows, datasets, strict=True):

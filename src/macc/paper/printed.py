@@ -9,7 +9,8 @@ from typing import Any
 
 @cache
 def paper_tables() -> dict[str, Any]:
-    """Every printed value: ``{table: {caption, units, notes, rows: [{dataset, model, test, values}]}}``.
+    """Every printed value:
+    ``{table: {caption, units, notes, rows: [{dataset, model, test, values}]}}``.
 
     Values are as printed; ``units`` says what 1 stands for.
     """
@@ -18,9 +19,11 @@ def paper_tables() -> dict[str, Any]:
 
 
 def value(tables: Sequence[str], dataset: str, test: str, method: str, metric: str) -> float | None:
-    """What the paper prints, in plain units (an ECE of 2 % is 0.02): the first of the tables that has it, if any has.
+    """What the paper prints, in plain units (an ECE of 2 % is 0.02): the first of the tables that
+    has it, if any has.
 
-    Given as ``published`` to :func:`macc.experiments.run`, it puts the paper's values beside an experiment's own.
+    Given as ``published`` to :func:`macc.experiments.run`, it puts the paper's values beside an
+    experiment's own.
 
     Example:
         >>> value(["table1"], "CIFAR10", "test", "FL+MACC", "ece")

@@ -1,4 +1,6 @@
-"""How long an epoch takes in each way to compute moments, for the paper's claim that its own costs little."""
+"""How long an epoch takes in each way to compute moments, for the paper's claim that its own costs
+little.
+"""
 
 from collections.abc import Callable
 from os import PathLike
@@ -11,13 +13,13 @@ from macc.experiments.catalog import LocalDataSet
 from macc.experiments.estimates import WARM_STEPS, learner_of, timed
 from macc.experiments.gather import gather
 from macc.experiments.ledger import Ledger
-from macc.experiments.progress import Progress
+from macc.experiments.listening import Listener
 from macc.experiments.result import Result
 from macc.experiments.running import folder_of, look, write
 from macc.experiments.spec import Experiment
 from macc.training.engine import Learner
 from macc.training.randomness import kept_generators, seed_everything
-from macc.training.recipe import Recipe
+from macc.training.recipe import Recipe, criterion_of
 
 ROUNDS = 3
 PAPER_MASKS = 10
@@ -25,7 +27,9 @@ PAPER_RATIO = 7
 
 
 class _Conventional(nn.Module):
-    """Moments from whole passes through the network, as they are computed without the paper's short cut."""
+    """Moments from whole passes through the network, as they are computed without the paper's short
+    cut.
+    """
 
     def __init__(self, model: nn.Module, samples: int) -> None:
         super().__init__()
@@ -41,30 +45,32 @@ def time_epochs(
     out: str | PathLike[str] = "runs",
     root: str | PathLike[str] | None = None,
     verify: bool = True,
-    show: bool = False,
+    listener: Listener | None = None,
 ) -> Result:
-    """Run an experiment of ``kind: timing``: time whole epochs with the moments computed in each way.
+    """Run an experiment of ``kind: timing``: time whole epochs with the moments computed in each
+    way.
 
     Args:
         experiment: The experiment.
         out: The folder of run folders; results go to ``<out>/experiments/<name>-<scale>``.
         root: The folder with data files.
         verify: Compare published files with their checksums before they are opened.
-        show: Tell on standard error how far it is.
+        listener: Hears how far it is; `macc run` gives one that shows it.
 
     Returns:
         What it found, also written as ``result.json``.
     """
-    progress = Progress(show=show)
-    ledger = look(experiment, out, root, verify=verify, progress=progress)
+    listener = listener or Listener()
+    ledger = look(experiment, out, root, verify=verify, listener=listener)
     result = gather(ledger)
-    result.timings, result.findings = _timings(ledger, progress.say)
+    result.timings, result.findings = _timings(ledger, listener.say)
     write(result, folder_of(experiment, out))
     return result
 
 
 def _timings(ledger: Ledger, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Whole epochs of the task loss alone and with MACC, the moments computed in each way; the fastest of three.
+    """Whole epochs of the task loss alone and with MACC, the moments computed in each way; the
+    fastest of three.
 
     The ways take turns, so that a busy machine is busy for all of them.
     """
@@ -114,7 +120,7 @@ def _ways(ledger: Ledger) -> list[tuple[str, int]]:
 
 
 def _way(ledger: Ledger, dataset: LocalDataSet, recipe: Recipe, way: str, masks: int) -> Learner:
-    criterion = losses.parse(recipe.loss)
+    criterion = criterion_of(recipe.loss)
     task = criterion.task if isinstance(criterion, losses.Criterion) else criterion
     special: dict[str, dict[str, Any]] = {
         "task loss alone": {"head": "none", "loss": str(task)},

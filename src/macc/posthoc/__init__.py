@@ -1,8 +1,9 @@
-"""Repairing confidence without training: maps from logits to probabilities, fitted to validation data.
+"""Repairing confidence without training: maps from logits to probabilities, fitted to validation
+data.
 
 ``X.fit(logits, labels)`` returns a fitted, frozen calibrator; calling it gives probabilities. A new
-calibrator is one file and one line here; ``load``, the command line and the contract tests find it by
-that line.
+calibrator is one file and one line here; ``load``, the command line and the contract tests find it
+by that line.
 """
 
 from macc.posthoc._base import Calibrator as Calibrator
@@ -29,6 +30,7 @@ from macc.posthoc._linear import MatrixScaling as MatrixScaling
 from macc.posthoc._linear import VectorScaling as VectorScaling
 from macc.posthoc._local import LocalTemperature as LocalTemperature
 from macc.posthoc._meta import MetaCal as MetaCal
+from macc.posthoc._mixture import Mixture as Mixture
 from macc.posthoc._module import CalibratorModule as CalibratorModule
 from macc.posthoc._sets import Sets as Sets
 from macc.posthoc._temperature import Temperature as Temperature

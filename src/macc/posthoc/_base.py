@@ -1,4 +1,4 @@
-"""What every calibrator is: fitted when it exists, frozen, logits in and probabilities out, JSON on disk."""
+"""What every calibrator is: fitted, frozen, logits in, probabilities out, JSON on disk."""
 
 import json
 import math
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from macc.io.json import read_json
 from macc.io.writing import write_whole
-from macc.metrics.inputs import Array, like, predictions, score_rows
+from macc.metrics.inputs import Array, counted, like, predictions, score_rows
 from macc.metrics.temperature import blocks, float64_copy
+from macc.tables import Table, html_of
+from macc.words import documented, shown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -34,7 +36,8 @@ _NO_CHANGE = 1e-3
 
 
 def parameter(*shape: int | str, fitted: bool = True) -> Any:
-    """A dataclass field that holds a float64 array of this shape; "K" is the number of classes, "*" anything.
+    """A dataclass field that holds a float64 array of this shape; "K" is the number of classes, "*"
+    anything.
 
     ``fitted=False`` says that it is no free parameter of the fit; without a shape it is a number.
     """
@@ -45,8 +48,8 @@ def parameter(*shape: int | str, fitted: bool = True) -> Any:
 class Calibrator(ABC):
     """A fitted map from logits to probabilities; see the methods of :mod:`macc.posthoc`.
 
-    It is a function and no ``nn.Module``: in an ``nn.Sequential`` use :meth:`module`. ``notes`` says what was unusual
-    about the fit, a sentence each.
+    It is a function and no ``nn.Module``: in an ``nn.Sequential`` use :meth:`module`. ``notes``
+    says what was unusual about the fit, a sentence each.
     """
 
     num_classes: int
@@ -64,11 +67,18 @@ class Calibrator(ABC):
             object.__setattr__(self, item.name, _checked(type(self).__name__, item, self))
         self._check()
 
+    @documented
+    def _repr_html_(self) -> str:
+        rows = [
+            [item.name, _brief(getattr(self, item.name))]
+            for item in fields(self)
+            if item.name not in ("notes", "num_classes")
+        ]
+        heading = f"{type(self).__name__}, {self.num_classes} classes"
+        return html_of(heading, *([Table.of(["", "value"], rows)] if rows else []), *self.notes)
+
     def __call__(self, logits: Array) -> Any:
         """Calibrated probabilities.
-
-        Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two; torch, numpy or nested lists.
 
         Returns:
             Probabilities of the same shape, kind and precision (float32 where half was given), a
@@ -77,7 +87,8 @@ class Calibrator(ABC):
         return self._apply(logits)
 
     def module(self, *, double: bool = True) -> nn.Module:
-        """The calibrator as a layer that ends a network; see :class:`macc.posthoc.CalibratorModule`.
+        """The calibrator as a layer that ends a network; see
+        :class:`macc.posthoc.CalibratorModule`.
 
         Args:
             double: Compute in double precision, as a call of the calibrator does.
@@ -88,8 +99,8 @@ class Calibrator(ABC):
             >>> from macc import posthoc
             >>> fitted = posthoc.Temperature(3, 2.0)
             >>> model = nn.Sequential(nn.Linear(8, 3), fitted.module())
-            >>> model(torch.zeros(2, 8)).sum(1).detach()
-            tensor([1., 1.])
+            >>> torch.allclose(model(torch.zeros(2, 8)).sum(1), torch.ones(2))
+            True
         """
         from macc.posthoc._module import CalibratorModule
 
@@ -117,17 +128,20 @@ class Calibrator(ABC):
         """The calibrator as what JSON can hold."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+        for name, value in values.items():
+            if isinstance(value, tuple) and any(isinstance(each, Calibrator) for each in value):
+                plain[name] = [each.to_dict() for each in value]
         return {"macc_calibrator": _FORMAT, "method": type(self).__name__, **plain}
 
     @abstractmethod
     def _log_probs(self, logits: Tensor, *more: Tensor) -> Tensor:
-        """Logarithms of the probabilities of some rows, float64 ``(N, K)`` in and out; may overwrite them."""
+        """Log-probabilities of some rows, float64 ``(N, K)`` in and out; may overwrite them."""
 
     def _check(self) -> None:  # noqa: B027
-        """Refuse values of the fields that cannot come from a fit; nothing more to refuse by default."""
+        """Refuse values of the fields that cannot come from a fit; by default nothing more."""
 
     def _rows(self, logits: Array) -> Tensor:
-        """Logits ``(N, K)``, refused where they do not fit or are not numbers; see :func:`visible`."""
+        """Logits ``(N, K)``, refused where they do not fit or are no numbers (:func:`visible`)."""
         return self._visible(logits)[0]
 
     def _visible(self, logits: Array) -> tuple[Tensor, Tensor | None]:
@@ -139,7 +153,7 @@ class Calibrator(ABC):
         return visible(rows)
 
     def _apply(self, logits: Array, *more: Tensor) -> Any:
-        """Map rows a block at a time; ``more`` holds tensors ``(N, …)`` that go along with the rows."""
+        """Map rows a block at a time; ``more`` holds tensors ``(N, …)`` beside the rows."""
         rows, hidden = self._visible(logits)
         single = torch.float64 if rows.dtype == torch.float64 else torch.float32
         result = torch.empty(rows.shape, dtype=single, device=rows.device)
@@ -160,7 +174,7 @@ Fitted = TypeVar("Fitted", bound=Calibrator)
 
 @dataclass(frozen=True)
 class Sample:
-    """Checked logits ``(N, K)`` and labels ``(N,)`` to fit to, and tensors that go along with the rows."""
+    """Checked logits ``(N, K)`` and labels ``(N,)`` to fit to, and tensors beside the rows."""
 
     logits: Tensor
     labels: Tensor
@@ -170,6 +184,11 @@ class Sample:
     @property
     def num_samples(self) -> int:
         return len(self.logits)
+
+    @property
+    def size(self) -> float:
+        """The number of samples; of those with weights the effective one, which is their sum."""
+        return self.num_samples if self.weights is None else float(self.weights.sum())
 
     @property
     def num_classes(self) -> int:
@@ -191,7 +210,7 @@ class Sample:
         return [int(j) for j in self.counts.nonzero()[:, 0]]
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Some rows of logits, a float64 copy that may be overwritten, and their labels, until all were given."""
+        """Blocks of logits, as float64 copies that may be overwritten, and their labels."""
         for part in blocks(self.logits):
             yield float64_copy(self.logits[part]), self.labels[part]
 
@@ -218,7 +237,7 @@ class Sample:
         return self.mean(torch.cat(parts))
 
     def losses(self, calibrator: Calibrator | None = None, *, among: Sequence[int] | None = None) -> Tensor:
-        """Negative log-likelihood of each label, ``(N,)``; or given that it is one of some classes."""
+        """Negative log-likelihood of each label, ``(N,)``, or of it among some classes."""
         parts = []
         for log_probs, labels in self._log_probs(calibrator):
             losses = -log_probs.gather(1, labels[:, None])[:, 0]
@@ -232,8 +251,8 @@ class Sample:
 
 
 def sample(logits: Array, labels: Array, weights: Array | None = None) -> Sample:
-    """Check what a calibrator is to be fitted to."""
-    given = predictions(logits, labels, from_logits=True, weights=weights)
+    """Check what a calibrator is fitted to; whole weights repeat samples, others stay weights."""
+    given = predictions(logits, labels, from_logits=True)
     scores, hidden = visible(given.scores)
     if hidden is not None:
         lost = hidden.gather(1, given.labels[:, None])[:, 0].nonzero()
@@ -243,14 +262,27 @@ def sample(logits: Array, labels: Array, weights: Array | None = None) -> Sample
                 f"logits[{row}, {int(given.labels[row])}] is -inf and the label of the sample; "
                 "remove the sample or repair what masked its class"
             )
-    return Sample(scores, given.labels, weights=given.weights)
+    counts = counted(weights, given.num_samples)
+    if counts is None:
+        return Sample(scores, given.labels)
+    each = None if counts.weights is None else counts.weights.to(scores.device)
+    return Sample(counts.of(scores), counts.of(given.labels), weights=each)
+
+
+def whole_only(what: str, weights: Tensor | None) -> None:
+    """Refuse relative weights where a promise is for samples that count alike."""
+    if weights is not None:
+        raise ValueError(
+            f"{what} takes whole weights only, which are repeated samples: what it promises is for samples that count "
+            "alike"
+        )
 
 
 def visible(logits: Tensor) -> tuple[Tensor, Tensor | None]:
     """Logits without infinities, and where classes were masked by ``-inf``, if any were.
 
-    A masked class gets probability 0. Until then it counts as far below the least logit of its row as that is below
-    the largest, so that it neither has weight nor spoils a map of all logits.
+    A masked class gets probability 0. Until then it counts as far below the least logit of its row
+    as that is below the largest, so that it neither has weight nor spoils a map of all logits.
     """
     low, high = logits.aminmax()
     if math.isfinite(low) and math.isfinite(high):
@@ -281,11 +313,15 @@ def accept(
         fitted: The fit.
         data: What it was fitted to.
         objective: What was minimised.
-        around: The simpler calibrator around which it was fitted; where the fit ends there, a note says so.
+        around: The simpler calibrator around which it was fitted; where the fit ends there, a note
+            says so.
     """
+    found = ""
     if fitted.holds_identity:
-        score = data.nll if objective == "nll" else data.brier
-        before, after = score(), score(fitted)
+        plain, own = data.losses(), data.losses(fitted)
+        before, after = data.mean(plain), data.mean(own)
+        if objective == "brier":
+            before, after = data.brier(), data.brier(fitted)
         # Sums of many terms differ in their last digits.
         if after > before + 1e-9 * (1 + abs(before)):
             name = "NLL" if objective == "nll" else "Brier score"
@@ -293,21 +329,14 @@ def accept(
                 f"{type(fitted).__name__} makes its own validation data worse ({name} {before:.6g} before, "
                 f"{after:.6g} after) and is refused; use Temperature, or more validation samples"
             )
+        if data.mean((own - plain).abs()) < _NO_CHANGE:
+            found = "the fit leaves the probabilities as they are: the samples ask for no change"
+        elif around is not None and data.mean((own - data.losses(around)).abs()) < _NO_CHANGE:
+            found = f"the fit ends at the one of {type(around).__name__}: the samples ask for no more"
     for note in fitted.notes:
         warnings.warn(f"{type(fitted).__name__}: {note}", stacklevel=3)
     # That nothing had to be done is worth a note and no warning.
-    return _with_note_of_no_change(fitted, data, around) if fitted.holds_identity else fitted
-
-
-def _with_note_of_no_change(fitted: Fitted, data: Sample, around: Calibrator | None) -> Fitted:
-    own = data.losses(fitted)
-    if data.mean((own - data.losses()).abs()) < _NO_CHANGE:
-        note = "the fit leaves the probabilities as they are: the samples ask for no change"
-    elif around is not None and data.mean((own - data.losses(around)).abs()) < _NO_CHANGE:
-        note = f"the fit ends at the one of {type(around).__name__}: the samples ask for no more"
-    else:
-        return fitted
-    return replace(fitted, notes=(*fitted.notes, note))
+    return replace(fitted, notes=(*fitted.notes, found)) if found else fitted
 
 
 def load(path: Path | str) -> Calibrator:
@@ -331,7 +360,7 @@ def load(path: Path | str) -> Calibrator:
 
 
 def load_with_classes(path: Path | str) -> tuple[Calibrator, list[str] | None]:
-    """The calibrator of a file, and the names of the classes it was fitted to where the file has them."""
+    """The calibrator of a file, and the names of its classes where the file has them."""
     content = read_json(Path(path), "a calibrator", largest=_LARGEST_FILE)
     try:
         calibrator = from_dict(content)
@@ -406,6 +435,11 @@ def _checked(owner: str, item: Field[Any], values: object) -> Any:
     texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
     if wanted == tuple[str, ...] and texts:
         return tuple(value)
+    nested = isinstance(value, list | tuple) and any(
+        isinstance(each, dict) and each.get("method") == owner for each in value
+    )
+    if wanted == tuple[Calibrator, ...] and isinstance(value, list | tuple) and not nested:
+        return tuple(each if isinstance(each, Calibrator) else from_dict(each) for each in value)
     raise ValueError(f"{name} cannot be {_short(value)}")
 
 
@@ -435,9 +469,19 @@ def _short(value: object) -> str:
 
 
 def keep_argmax(logits: Tensor, probs: Tensor) -> None:
-    """Make the class of the largest logit the first of the largest probabilities, where rounding hid it."""
+    """Make the class of the largest logit the most probable one, where rounding hid it."""
     before, after = logits.argmax(1, keepdim=True), probs.argmax(1, keepdim=True)
     rows = (before != after).nonzero()[:, 0]
     if len(rows):
         top = probs[rows].gather(1, after[rows])
         probs[rows] = probs[rows].scatter(1, before[rows], torch.nextafter(top, torch.ones_like(top)))
+
+
+def _brief(value: Any) -> str:
+    """A parameter in a few characters: a number, how many numbers, or names of calibrators."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple) and value and all(isinstance(each, Calibrator) for each in value):
+        return " and ".join(type(each).__name__ for each in value)
+    shape = () if isinstance(value, str | Mapping) else np.shape(value)
+    return f"{' × '.join(map(str, shape))} numbers" if shape else shown(value, 60)

@@ -1,31 +1,46 @@
 """Which calibrator? Cross-validation answers, by the likelihood of labels the fit has not seen."""
 
+import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from macc.metrics.folds import dealt
 from macc.metrics.inputs import Array
-from macc.posthoc._base import Calibrator, Sample, methods, sample
-from macc.tables import Table, html_paragraph, thousands
+from macc.posthoc._base import Calibrator, methods, sample
+from macc.posthoc._mixture import (
+    FOLDS,
+    MOST_MATRIX_CLASSES,
+    Mixture,
+    held_out_losses,
+    learned_weight,
+    mixed_kinds,
+    mixed_losses,
+    weighing,
+)
+from macc.tables import Displayed, Table, thousands
+from macc.words import documented
 
 Candidate: TypeAlias = str | type[Calibrator] | Callable[[Any, Any], Calibrator]
 
-# A matrix of more classes than this takes minutes, and wins seldom.
-_MOST_MATRIX_CLASSES = 100
+# Curves that follow the data class by class are far behind where classes have fewer samples than
+# this.
+_FEW_FOR_CURVES = 1000
 # Each pair of classes has a curve of its own.
 _MOST_PAIRED_CLASSES = 2
+# Of many candidates, one is ahead by one standard error now and then by chance alone.
+_ERRORS = 2
 
 
 @dataclass(frozen=True)
 class Score:
-    """What cross-validation showed of one candidate; one that was refused has a reason and no numbers."""
+    """What cross-validation showed of one candidate; one that was refused has a reason and no
+    numbers.
+    """
 
     name: str
     nll: float
@@ -46,10 +61,12 @@ class Score:
 
 
 @dataclass(frozen=True, repr=False)
-class Best:
-    """The result of :func:`best`: ``calibrator`` is fitted to all samples; ``print`` shows the scores.
+class Best(Displayed):
+    """The result of :func:`best`: ``calibrator`` is fitted to all samples; ``print`` shows the
+    scores.
 
-    ``scores`` has the least NLL first; ``chosen`` is the name of the one that was taken, and ``why`` a sentence.
+    ``scores`` has the least NLL first; ``chosen`` is the name of the one that was taken, and
+    ``why`` a sentence.
     """
 
     calibrator: Calibrator
@@ -60,19 +77,18 @@ class Best:
     @property
     def why(self) -> str:
         """Why this candidate was chosen."""
+        if self.chosen != self.scores[0].name:
+            return f"{self.chosen} is chosen: {self.scores[0].name} has the least NLL, but by less than two standard errors."
         near = sum(score.within_error for score in self.scores[1:])
         if not near:
             return f"{self.chosen} is chosen: its NLL is the least, by more than one standard error."
         others = "another candidate is" if near == 1 else f"{near} other candidates are"
         return f"{self.chosen} is chosen: its NLL is the least; {others} within one standard error of it."
 
-    def __str__(self) -> str:
-        return f"{self._table().text()}\n\n{self.why}"
+    def _parts(self) -> list[Table | str]:
+        return [self._table(), self.why]
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"{self._table().html()}{html_paragraph(self.why)}"
+    __repr__ = Displayed.__str__
 
     def _table(self) -> Table:
         rows = []
@@ -88,34 +104,38 @@ class Best:
         return Table.of(header[:kept], [row[:kept] for row in rows])
 
 
+@documented
 def best(
     logits: Array,
     labels: Array,
     candidates: Iterable[Candidate] | None = None,
     *,
-    folds: int = 5,
+    folds: int = FOLDS,
     seed: int = 0,
+    weights: Array | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Best:
     """Choose a calibrator by cross-validated negative log-likelihood and fit it to all samples.
 
-    The least mean NLL of held-out samples decides, and the number of parameters where two are equal. The table and
-    ``why`` say which others are within a standard error, which is that of the difference between the two on the same
-    samples: where a simpler one is, chance may have chosen. Each class is dealt evenly over the folds. A candidate that
-    refuses a fold is out, and the reason is kept; :class:`Identity` is a good candidate to have, so that the choice may be to do nothing.
+    The least mean NLL of held-out samples decides, and the number of parameters where two are
+    equal. If no candidates are given, :class:`Mixture` is one of them, and it is taken unless
+    another one is better by more than two standard errors: those of the difference between the two
+    on the same samples. (Folds cannot show smaller differences, and over real networks the
+    mixture ranks first.) Its NLL is that of weights which other folds told. Each class is
+    dealt evenly over the folds. A candidate that refuses a fold is out, and the reason is kept;
+    :class:`Identity` is a good candidate to have, so that the choice may be to do nothing.
 
     Args:
-        logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        candidates: Names (``"temperature"``), calibrators, or functions of logits and labels such as
-            ``functools.partial(posthoc.MatrixScaling.fit, off_diagonal=100)``. By default all that suit
-            the number of classes, except ``MetaCal``, which pays likelihood for its bound.
+        candidates: Names (``"temperature"``), calibrators, or functions of logits and labels such
+            as ``functools.partial(posthoc.MatrixScaling.fit, off_diagonal=100)``. By default all
+            that suit the number of classes and samples, except ``MetaCal``, which pays likelihood
+            for its bound.
         folds: Number of folds, at least 2.
         seed: Of the folds.
-        on_progress: Called with the share of the work done.
 
     Returns:
-        The fitted ``calibrator``, the ``scores`` with the least NLL first, and ``why`` it was chosen.
+        The fitted ``calibrator``, the ``scores`` with the least NLL first, and ``why`` it was
+        chosen.
 
     Example:
         >>> import torch
@@ -135,7 +155,7 @@ def best(
         <BLANKLINE>
         Temperature is chosen: its NLL is the least, by more than one standard error.
     """
-    data = sample(logits, labels)
+    data = sample(logits, labels, weights)
     if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
         raise ValueError(f"folds must be an integer of at least 2, got {folds!r}")
     if data.num_samples < 2 * folds:
@@ -147,8 +167,8 @@ def best(
         )
     if isinstance(candidates, str):
         candidates = [candidates]
-    chosen = suitable(data.num_classes) if candidates is None else list(candidates)
-    fits: dict[str, Callable[[Any, Any], Calibrator]] = {}
+    chosen = suitable(data.num_classes, data.num_samples) if candidates is None else list(candidates)
+    fits: dict[str, Callable[..., Calibrator]] = {}
     for candidate in chosen:
         name, fit = named(candidate)
         same = sum(other == name or other.startswith(f"{name}, ") for other in fits)
@@ -156,29 +176,43 @@ def best(
     if not fits:
         raise ValueError("candidates is empty; name at least one calibrator")
     held_out = dealt(data.labels, folds, seed)
+    each = None if data.weights is None else data.weights.cpu()
     losses: dict[str, Tensor] = {}
     sizes: dict[str, int] = {}
     refused: dict[str, str] = {}
     for turn, (name, fit) in enumerate(fits.items()):
         try:
-            losses[name], sizes[name] = _held_out_losses(data, fit, held_out)
+            if each is not None and "weights" not in inspect.signature(fit).parameters:
+                raise ValueError("takes no weights")
+            losses[name], sizes[name] = held_out_losses(data, fit, held_out)
         except ValueError as error:
             refused[name] = str(error)
         if on_progress is not None:
             on_progress((turn + 1) / (len(fits) + 1))
+    mixed = [kind.__name__ for kind in mixed_kinds(data.num_classes)]
+    if candidates is None and all(name in losses for name in mixed):
+        pair = [losses[name] for name in mixed]
+        losses[Mixture.__name__] = mixed_losses(pair[0], pair[1], held_out, each)
+        sizes[Mixture.__name__] = 1 + sum(sizes[name] for name in mixed)
+        fits[Mixture.__name__] = lambda *_, **__: Mixture.of(data, learned_weight(pair[0], pair[1], each))
     if not losses:
         name, reason = next(iter(refused.items()))
         raise ValueError(f"no candidate could be fitted; {name}: {reason}")
-    order = sorted(losses, key=lambda name: (float(losses[name].mean()), sizes[name]))
+    means = {name: _mean_and_error(found, each) for name, found in losses.items()}
+    order = sorted(losses, key=lambda name: (means[name][0], sizes[name]))
     least = losses[order[0]]
     scores = [
-        Score(name, *_mean_and_error(losses[name]), *_mean_and_error(losses[name] - least), sizes[name])
-        for name in order
+        Score(name, *means[name], *_mean_and_error(losses[name] - least, each), sizes[name]) for name in order
     ]
     winner = order[0]
+    if candidates is None and any(
+        score.name == Mixture.__name__ and score.behind <= _ERRORS * score.error for score in scores
+    ):
+        winner = Mixture.__name__
     nothing = (math.nan,) * 4
     scores += [Score(name, *nothing, 0, reason) for name, reason in refused.items()]
-    result = Best(fits[winner](data.logits, data.labels), tuple(scores), folds, winner)
+    fitted = fits[winner](data.logits, data.labels, **weighing(data.weights))
+    result = Best(fitted, tuple(scores), folds, winner)
     if on_progress is not None:
         on_progress(1.0)
     return result
@@ -198,11 +232,13 @@ def written(name: str) -> str:
     return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
-def suitable(num_classes: int) -> list[str]:
-    """Names of the calibrators worth comparing for a number of classes."""
-    left_out = {"MetaCal"}
-    left_out |= {"MatrixScaling", "Dirichlet"} if num_classes > _MOST_MATRIX_CLASSES else set()
+def suitable(num_classes: int, num_samples: int) -> list[str]:
+    """Names of the calibrators worth comparing for a number of classes and samples."""
+    left_out = {"MetaCal", Mixture.__name__}
+    left_out |= {"MatrixScaling", "Dirichlet"} if num_classes > MOST_MATRIX_CLASSES else set()
     left_out |= {"VennAbers"} if num_classes > _MOST_PAIRED_CLASSES else set()
+    if num_classes > 2 and num_samples < _FEW_FOR_CURVES * num_classes:
+        left_out |= {"Beta", "Isotonic", "Histogram"}
     return [
         name
         for name, kind in methods().items()
@@ -210,7 +246,7 @@ def suitable(num_classes: int) -> list[str]:
     ]
 
 
-def named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]:
+def named(candidate: Candidate) -> tuple[str, Callable[..., Calibrator]]:
     """What a candidate is called, and how it is fitted."""
     kind = by_name(candidate) if isinstance(candidate, str) else candidate
     if isinstance(kind, type) and issubclass(kind, Calibrator):
@@ -224,26 +260,9 @@ def named(candidate: Candidate) -> tuple[str, Callable[[Any, Any], Calibrator]]:
     return getattr(kind, "__qualname__", repr(kind)), kind
 
 
-def _mean_and_error(losses: Tensor) -> tuple[float, float]:
+def _mean_and_error(losses: Tensor, weights: Tensor | None) -> tuple[float, float]:
     """The mean, and its standard error."""
-    return float(losses.mean()), float(losses.std()) / math.sqrt(len(losses))
-
-
-def _held_out_losses(
-    data: Sample, fit: Callable[[Any, Any], Calibrator], held_out: Tensor
-) -> tuple[Tensor, int]:
-    """The loss of each sample when it is held out, and the most parameters that a fit had."""
-    size = 0
-    losses = torch.empty(data.num_samples, dtype=torch.float64, device="cpu")
-    # That a class has no samples is no merit of a calibrator that takes it to be rare.
-    among = data.present if data.absent else None
-    for fold in range(int(held_out.max()) + 1):
-        out = held_out == fold
-        here, there = out.to(data.logits.device), (~out).to(data.logits.device)
-        with warnings.catch_warnings():
-            # The fit to all samples says what is worth saying.
-            warnings.simplefilter("ignore", UserWarning)
-            fitted = fit(data.logits[there], data.labels[there])
-        size = max(size, fitted.num_parameters)
-        losses[out] = Sample(data.logits[here], data.labels[here]).losses(fitted, among=among).cpu()
-    return losses, size
+    if weights is None:
+        return float(losses.mean()), float(losses.std()) / math.sqrt(len(losses))
+    mean = losses @ weights / weights.sum()
+    return float(mean), float(((losses - mean) * weights).norm() / weights.sum())

@@ -12,6 +12,7 @@ from macc.posthoc._base import Floats, accept, parameter, sample
 from macc.posthoc._binned import log_and_rest
 from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._optimise import minimise
+from macc.words import documented
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +22,9 @@ class Beta(ClassWise):
     .. math:: p_j \leftarrow \sigma\bigl(a_j \log q_j - b_j \log(1 - q_j) + c_j\bigr), \qquad
         q = \operatorname{softmax}(z / T), \quad a_j, b_j \ge 0
 
-    for each class against the rest; then rows are divided by their sum. T is the best temperature, and a
-    penalty of half the squared distance from a = b = 1, c = 0 on the sum of the losses keeps curves finite.
+    for each class against the rest; then rows are divided by their sum. T is the best temperature,
+    and a penalty of half the squared distance from a = b = 1, c = 0 on the sum of the losses keeps
+    curves finite.
 
     Args:
         a: ``(K,)``.
@@ -49,13 +51,9 @@ class Beta(ClassWise):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
+    @documented
     def fit(cls, logits: Array, labels: Array, *, weights: Array | None = None) -> "Beta":
         """Fit the three parameters of each class.
-
-        Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            weights: How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.
 
         Returns:
             The fitted calibrator.

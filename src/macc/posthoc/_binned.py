@@ -1,8 +1,8 @@
 """Maps of each class's probability that follow the data: histogram binning and isotonic regression.
 
-Each class is taken against the rest, as a function of its log-odds, in which probabilities near 0 and
-near 1 keep their differences; then rows are divided by their sum. One imagined sample, spread evenly over
-the classes, keeps every probability above 0.
+Each class is taken against the rest, as a function of its log-odds, in which probabilities near 0
+and near 1 keep their differences; then rows are divided by their sum. One imagined sample, spread
+evenly over the classes, keeps every probability above 0.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from torch import Tensor
 from macc.metrics.inputs import Array, check_bins
 from macc.posthoc._base import Floats, accept, parameter, sample
 from macc.posthoc._classwise import ClassWise, laid_out, tempering
+from macc.words import documented
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,36 +37,40 @@ class Histogram(ClassWise):
         array([0.  , 0.75])
 
     Reference:
-        Zadrozny and Elkan, *Obtaining calibrated probability estimates from decision trees and naive
-        Bayesian classifiers*, ICML 2001.
+        Zadrozny and Elkan, *Obtaining calibrated probability estimates from decision trees and
+        naive Bayesian classifiers*, ICML 2001.
     """
 
     edges: Floats = parameter("K", "*")
     values: Floats = parameter("K", "*")
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array, *, bins: int = 15) -> "Histogram":
+    @documented
+    def fit(
+        cls, logits: Array, labels: Array, *, bins: int = 15, weights: Array | None = None
+    ) -> "Histogram":
         """Count the hits of each bin.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
             bins: How many bins each class has; samples of equal probability share one.
 
         Returns:
             The fitted calibrator.
         """
         check_bins(bins)
-        data = sample(logits, labels)
+        data = sample(logits, labels, weights)
+        each = None if data.weights is None else data.weights.cpu().numpy()
         uniform = 1 / data.num_classes
         odds, targets = data.map(log_odds).numpy(), data.labels.cpu().numpy()
         edges = np.empty((data.num_classes, bins - 1))
         values = np.empty((data.num_classes, bins))
         for j in range(data.num_classes):
-            edges[j] = _equal_mass(odds[:, j], bins)
+            edges[j] = (
+                _equal_mass(odds[:, j], bins) if each is None else _equal_weight(odds[:, j], bins, each)
+            )
             at = edges[j].searchsorted(odds[:, j])
-            hits = np.bincount(at, weights=targets == j, minlength=bins)
-            values[j] = (hits + uniform) / (np.bincount(at, minlength=bins) + 1)
+            hits = np.bincount(at, targets == j if each is None else each * (targets == j), minlength=bins)
+            values[j] = (hits + uniform) / (np.bincount(at, each, minlength=bins) + 1)
         return accept(cls(data.num_classes, edges=edges, values=values, **tempering(data)), data)
 
     def _check_parameters(self) -> None:
@@ -108,20 +113,18 @@ class Isotonic(ClassWise):
     sizes: Floats = parameter("K", fitted=False)
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "Isotonic":
+    @documented
+    def fit(cls, logits: Array, labels: Array, *, weights: Array | None = None) -> "Isotonic":
         """Find the curves.
-
-        Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
 
         Returns:
             The fitted calibrator.
         """
-        data = sample(logits, labels)
+        data = sample(logits, labels, weights)
+        each = np.ones(data.num_samples) if data.weights is None else data.weights.cpu().numpy()
         odds, targets = data.map(log_odds).numpy(), data.labels.cpu().numpy()
-        curves = [_rising(odds[:, j], targets == j) for j in range(data.num_classes)]
-        size, classes = data.num_samples, data.num_classes
+        curves = [_rising(odds[:, j], targets == j, each) for j in range(data.num_classes)]
+        size, classes = data.size, data.num_classes
         smooth = [(x, (size * y + 1 / classes) / (size + 1)) for x, y in curves]
         fitted = cls(classes, **laid_out(smooth), **tempering(data))
         return accept(fitted, data)
@@ -178,7 +181,9 @@ def _check_values(owner: str, values: Floats) -> None:
 
 
 def _equal_mass(x: Floats, bins: int) -> Floats:
-    """Upper edges of all bins but the last, which share the samples evenly as far as equal values allow."""
+    """Upper edges of all bins but the last, which share the samples evenly as far as equal values
+    allow.
+    """
     ordered = np.sort(x)
     wanted = (np.arange(1, bins) * len(x) + bins - 1) // bins
     values = ordered[wanted - 1]
@@ -188,13 +193,30 @@ def _equal_mass(x: Floats, bins: int) -> Floats:
     return np.where(early, ordered[np.maximum(before - 1, 0)], values)
 
 
-def _rising(x: Floats, hits: Floats) -> tuple[Floats, Floats]:
-    """The ends of each level part of the isotonic curve of hits, without smoothing."""
+def _equal_weight(x: Floats, bins: int, each: Floats) -> Floats:
+    """:func:`_equal_mass` of samples that have weights; one that stands alone belongs to the bin
+    that it ends.
+    """
+    places, group = np.unique(x, return_inverse=True)
+    up_to = np.bincount(group, each).cumsum()
+    before = np.append(0.0, up_to[:-1])
+    wanted = np.arange(1, bins) / bins * up_to[-1]
+    # A sum that rounding left a little below a cut reaches it.
+    at = np.minimum(up_to.searchsorted(wanted * (1 - 1e-12)), len(places) - 1)
+    nearer = (np.bincount(group)[at] > 1) & (wanted - before[at] < up_to[at] - wanted)
+    early = (at > 0) & (nearer | (at == len(places) - 1))
+    return np.asarray(places[at - early])
+
+
+def _rising(x: Floats, hits: Floats, each: Floats) -> tuple[Floats, Floats]:
+    """The ends of each level part of the isotonic curve of hits, each of a weight, without
+    smoothing.
+    """
     from scipy.optimize import isotonic_regression
 
     places, group = np.unique(x, return_inverse=True)
-    weights = np.bincount(group).astype(np.float64)
-    levels = isotonic_regression(np.bincount(group, weights=hits) / weights, weights=weights).x
+    weights = np.bincount(group, each)
+    levels = isotonic_regression(np.bincount(group, each * hits) / weights, weights=weights).x
     changes = np.flatnonzero(np.diff(levels) != 0)
     kept = np.unique(np.concatenate([[0], changes, changes + 1, [len(places) - 1]]))
     return places[kept], levels[kept]

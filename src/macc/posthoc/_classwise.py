@@ -1,4 +1,6 @@
-"""Calibrators that learn something of each class, and what they do about classes they have not seen."""
+"""Calibrators that learn something of each class, and what they do about classes they have not
+seen.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,14 +20,16 @@ from macc.posthoc._temperature import check_temperature
 class ClassWise(Calibrator):
     r"""A calibrator with parameters for each class, which only samples of that class can tell.
 
-    A class without validation samples keeps its tempered probability, and the fitted classes share the rest:
+    A class without validation samples keeps its tempered probability, and the fitted classes share
+    the rest:
 
     .. math:: p_j = q_j \text{ for absent } j, \qquad
         p_j = \Bigl(\sum_{k \text{ present}} q_k\Bigr) \operatorname{softmax}_{\text{present}}(s)_j, \qquad
         q = \operatorname{softmax}(z / T)
 
-    The samples compare the present classes with each other only, so a fit knows their scores s up to a number
-    for each row. Whatever that number is, an absent class neither gains nor loses by it.
+    The samples compare the present classes with each other only, so a fit knows their scores s up
+    to a number for each row. Whatever that number is, an absent class neither gains nor loses by
+    it.
 
     Args:
         temperature: The temperature T of the least negative log-likelihood.
@@ -61,7 +65,8 @@ class ClassWise(Calibrator):
 def tempering(data: Sample) -> dict[str, Any]:
     """The fields of :class:`ClassWise`, and notes, for some samples."""
     absent = data.absent
-    # A class alone is compared with nothing: the likelihood of its samples asks for ever more of it.
+    # A class alone is compared with nothing: the likelihood of its samples asks for ever more of
+    # it.
     found = Optimum(1.0, False)
     if len(data.present) > 1:
         found = best_temperature(data.logits, data.labels, weights=data.weights)

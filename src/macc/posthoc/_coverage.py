@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from macc.metrics.intervals import clopper_pearson
-from macc.tables import Table, thousands
+from macc.tables import Column, Displayed, Entry, Table, thousands
 from macc.words import class_called, listed
 
 if TYPE_CHECKING:
@@ -54,19 +54,22 @@ class CoverageRow:
         """How many classes a set has."""
         return self.classes_in_sets / self.samples if self.samples else math.nan
 
-    def row(self) -> list[str]:
+    def row(self) -> tuple[Entry, ...]:
         """A line of the table."""
         if not self.samples:
-            return [self.name, "0", *["–"] * 5]
-        return [
-            self.name,
-            thousands(self.samples),
-            f"{100 * self.coverage:.1f} %",
-            f"{100 * self.low:.1f} – {100 * self.high:.1f}",
-            f"{self.mean_size:.2f}",
-            f"{100 * self.single / self.samples:.1f} %",
-            f"{100 * self.empty / self.samples:.1f} %",
-        ]
+            return (Entry(self.name), Entry("0", 0), *[Entry("–")] * 5)
+        ends = f"{100 * self.low:.1f} – {100 * self.high:.1f}"
+        return (
+            Entry(self.name),
+            Entry(thousands(self.samples), self.samples),
+            Entry(f"{100 * self.coverage:.1f} %", self.coverage, below=(ends,)),
+            Entry(ends),
+            Entry(f"{self.mean_size:.2f}", self.mean_size),
+            *(
+                Entry(f"{100 * count / self.samples:.1f} %", count / self.samples)
+                for count in (self.single, self.empty)
+            ),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, the coverage and the mean size."""
@@ -74,7 +77,7 @@ class CoverageRow:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(Displayed):
     """What sets did on other samples; ``print`` shows a table and a verdict."""
 
     sets: "Sets"
@@ -96,8 +99,9 @@ class Coverage:
     def fell_short(self) -> list[CoverageRow]:
         """Where coverage is lower than chance explains, if samples were like those of the fit.
 
-        The coverage of a threshold is then at least a Beta number, and how many of m samples are covered at least a
-        Beta-binomial number, which has an exact lower limit. Classes share the error probability.
+        The coverage of a threshold is then at least a Beta number, and how many of m samples are
+        covered at least a Beta-binomial number, which has an exact lower limit. Classes share the
+        error probability.
         """
         from scipy.stats import betabinom
 
@@ -122,36 +126,41 @@ class Coverage:
             "fell_short": [group.name for group in self.fell_short],
         }
 
-    def __str__(self) -> str:
-        header = [
-            "",
-            "samples",
-            "coverage",
-            f"{100 * self.confidence:g} % interval",
-            "mean size",
-            "one class",
-            "empty",
-        ]
-        table = Table.of(header, [self.all.row(), *(group.row() for group in self.classes)]).text()
+    def table(self) -> Table:
+        """All samples, then each class."""
+        columns = (
+            Column("", left=True),
+            Column("samples"),
+            Column("coverage"),
+            Column(f"{100 * self.confidence:g} % interval", on_page=False),
+            Column("mean size", better="lower"),
+            Column("one class"),
+            Column("empty"),
+        )
+        return Table(columns, (self.all.row(), *(group.row() for group in self.classes)))
+
+    def verdict(self) -> str:
+        """Whether coverage is what was asked for, in words."""
         wanted = f"{100 * self.sets.coverage:g} %"
         short = self.fell_short
         if not short:
-            verdict = (
+            return (
                 f"Coverage is what {wanted} allows for. It holds for new samples drawn from the same source as those "
                 "of the fit, and for no others."
             )
-        else:
-            where = (
-                listed([class_called(group.name) for group in short]) if self.sets.per_class else "the sets"
-            )
-            verdict = (
-                f"Coverage is below {wanted} for {where}, by more than chance explains: these samples are unlike those "
-                "of the fit. Fit the sets to samples like these."
-            )
-        return f"{self.sets}\n\n{table}\n\n{verdict}"
+        where = listed([class_called(group.name) for group in short]) if self.sets.per_class else "the sets"
+        return (
+            f"Coverage is below {wanted} for {where}, by more than chance explains: these samples are unlike those "
+            "of the fit. Fit the sets to samples like these."
+        )
+
+    def _parts(self) -> list[Table | str]:
+        return [str(self.sets), self.table(), self.verdict()]
 
 
 def place_of(count: int, coverage: float) -> int:
-    """Which of the sorted scores is the threshold, from 1; more than there are if they are too few."""
+    """Which of the sorted scores is the threshold, from 1; more than there are if they are too
+    few.
+    """
     # In decimal digits: (n + 1) times 0.9 in binary may be a hair above a whole number.
     return math.ceil((count + 1) * Decimal(repr(float(coverage))))

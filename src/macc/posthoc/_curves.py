@@ -1,8 +1,9 @@
 """Curves of the difference of two logits: Platt, quadratic and spline scaling; two classes only.
 
-``P(1) = sigmoid(f(z_1 - z_0))``, and f is fitted around temperature scaling: a slope and an offset cost half their
-squared distance from it against the sum of the negative log-likelihoods. What bends the curve costs what the
-evidence says, as in :mod:`macc.posthoc._evidence`: without need the curve stays straight.
+``P(1) = sigmoid(f(z_1 - z_0))``, and f is fitted around temperature scaling: a slope and an offset
+cost half their squared distance from it against the sum of the negative log-likelihoods. What bends
+the curve costs what the evidence says, as in :mod:`macc.posthoc._evidence`: without need the curve
+stays straight.
 """
 
 from abc import abstractmethod
@@ -18,6 +19,7 @@ from macc.posthoc._base import Floats, accept, parameter, sample
 from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._optimise import minimise
 from macc.posthoc._temperature import Temperature
+from macc.words import documented
 
 _ROUNDS = 5
 _KNOTS = 6
@@ -34,17 +36,17 @@ class _Curve(ClassWise):
     two_classes: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> Self:
+    @documented
+    def fit(cls, logits: Array, labels: Array, *, weights: Array | None = None) -> Self:
         """Fit the curve.
 
         Args:
             logits: ``(N, 2)``, or ``(N,)`` of class 1.
-            labels: Class indices ``(N,)``.
 
         Returns:
             The fitted calibrator.
         """
-        data = sample(logits, labels)
+        data = sample(logits, labels, weights)
         if data.num_classes != 2:
             raise ValueError(
                 f"{cls.__name__} is for two classes, and logits has {data.num_classes}; "
@@ -56,7 +58,8 @@ class _Curve(ClassWise):
         shape = cls._shape(margins)
         straight = torch.stack([margins / temperature, torch.ones_like(margins)], dim=1)
         features = torch.cat([straight, cls._bends(margins, **shape)], dim=1)
-        at, notes = _penalised(features, data.labels.cpu().double())
+        each = torch.ones_like(margins) if data.weights is None else data.weights.cpu()
+        at, notes = _penalised(features, data.labels.cpu().double(), each)
         around["notes"] += notes
         bent: dict[str, Any] = {"bend": at[2:]} if features.shape[1] > 2 else {}
         fitted = cls(2, slope=at[0] / temperature, intercept=at[1], **shape, **bent, **around)
@@ -92,9 +95,10 @@ class Platt(_Curve):
 
     .. math:: P(1) = \sigma(a (z_1 - z_0) + b)
 
-    The negative log-likelihood is minimised with a penalty of :math:`\frac12 (a T - 1)^2 + \frac12 b^2`
-    on its sum, T being the best temperature: a few samples outweigh it, and it keeps the curve finite
-    where the classes can be told apart without error.
+    The negative log-likelihood is minimised with a penalty of
+    :math:`\frac12 (a T - 1)^2 + \frac12 b^2` on its sum, T being the best temperature: a few
+    samples outweigh it, and it keeps the curve finite where the classes can be separated without
+    error.
 
     Args:
         slope: The slope a.
@@ -128,8 +132,9 @@ class Quadratic(_Curve):
 
     .. math:: P(1) = \sigma(a m + b + c (\min(\max(m, l), h) / h_0)^2), \qquad m = z_1 - z_0
 
-    This is the right curve where the margins of both classes are normal with different spreads. The square
-    stays what it is outside of the margins l to h that the fit has seen; :math:`h_0` is their root mean square.
+    This is the right curve where the margins of both classes are normal with different spreads. The
+    square stays what it is outside of the margins l to h that the fit has seen; :math:`h_0` is
+    their root mean square.
 
     Args:
         slope: The slope a.
@@ -147,7 +152,8 @@ class Quadratic(_Curve):
         array([ True])
 
     Reference:
-        Berta, Holzmüller, Jordan and Bach, *Structured Matrix Scaling for Multi-Class Calibration*, 2025.
+        Berta, Holzmüller, Jordan and Bach, *Structured Matrix Scaling for Multi-Class
+        Calibration*, 2025.
     """
 
     bend: Floats = parameter(1)
@@ -178,7 +184,8 @@ class Spline(_Curve):
 
     .. math:: P(1) = \sigma\Bigl(a m + b + \sum_k c_k N_k(m)\Bigr), \qquad m = z_1 - z_0
 
-    N are natural cubic splines with knots at six quantiles of the margins, each divided by its spread there.
+    N are natural cubic splines with knots at six quantiles of the margins, each divided by its
+    spread there.
 
     Args:
         slope: The slope a.
@@ -197,8 +204,8 @@ class Spline(_Curve):
         array([0.1, 0.5, 0.9])
 
     Reference:
-        Lucena, *Spline-Based Probability Calibration*, 2018; natural splines as in Hastie, Tibshirani and Friedman,
-        *The Elements of Statistical Learning*, section 5.2.1.
+        Lucena, *Spline-Based Probability Calibration*, 2018; natural splines as in Hastie,
+        Tibshirani and Friedman, *The Elements of Statistical Learning*, section 5.2.1.
     """
 
     bend: Floats = parameter("*")
@@ -240,24 +247,28 @@ def _margins(logits: Tensor) -> Tensor:
     return logits[:, 1] - logits[:, 0]
 
 
-def _penalised(features: Tensor, hits: Tensor) -> tuple[Floats, tuple[str, ...]]:
-    """The coefficients of least penalised loss; penalties of all but the first two are MacKay's."""
-    size, count = features.shape
+def _penalised(features: Tensor, hits: Tensor, each: Tensor) -> tuple[Floats, tuple[str, ...]]:
+    """The coefficients of least penalised loss of weighted samples; penalties of all but the first
+    two are MacKay's.
+    """
+    size, count = float(each.sum()), features.shape[1]
     start = np.zeros(count)
     start[0] = 1.0
     costs = np.ones(count)
 
     def objective(at: Floats) -> tuple[float, Floats]:
         scores = features @ torch.from_numpy(at)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, hits)
-        gradient = (features.T @ (scores.sigmoid() - hits)).numpy()
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(scores, hits, reduction="none")
+        gradient = (features.T @ (each * (scores.sigmoid() - hits))).numpy()
         away = at - start
-        return float(loss) + float(costs @ away**2) / (2 * size), (gradient + costs * away) / size
+        return float(each @ losses) / size + float(costs @ away**2) / (2 * size), (
+            gradient + costs * away
+        ) / size
 
     found = minimise(objective, start)
     for _ in range(_ROUNDS if count > 2 else 0):
         probs = (features @ torch.from_numpy(found.at)).sigmoid()
-        curvature = (features.T @ (features * (probs * (1 - probs))[:, None])).numpy() + np.diag(costs)
+        curvature = (features.T @ (features * (each * probs * (1 - probs))[:, None])).numpy() + np.diag(costs)
         determined = 1 - costs * np.diag(np.linalg.inv(curvature))
         squares = float((found.at[2:] ** 2).sum())
         costs[2:] = min(max(float(determined[2:].sum()), 1e-6) / max(squares, 1e-9), 100.0 * size)

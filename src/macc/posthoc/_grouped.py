@@ -17,16 +17,26 @@ from macc.io.json import read_json
 from macc.io.writing import write_whole
 from macc.metrics.folds import dealt
 from macc.metrics.groups import SMALL
-from macc.metrics.inputs import Array, like, score_rows
-from macc.posthoc._base import Calibrator, Floats, Sample, are_names, from_dict, keep_argmax, sample
+from macc.metrics.inputs import Array, counted, like, score_rows
+from macc.posthoc._base import (
+    Calibrator,
+    Floats,
+    Sample,
+    are_names,
+    from_dict,
+    keep_argmax,
+    sample,
+    whole_only,
+)
 from macc.posthoc._best import Candidate, named
 from macc.posthoc._optimise import minimise
-from macc.tables import Table, thousands
-from macc.words import listed, quoted, shown
+from macc.tables import Displayed, Table, thousands
+from macc.words import documented, listed, quoted, shown
 
 _FORMAT = 1
 _LARGEST_FILE = 2**28
-# What half a squared distance from the common map costs against a sum of losses: about as many samples.
+# What half a squared distance from the common map costs against a sum of losses: about as many
+# samples.
 _PENALTIES = (1.0, 8.0, 64.0, 512.0)
 _LEAST_LOG = math.log(1e-300)
 _LEAST_SLOPE = 1e-3
@@ -52,19 +62,21 @@ class GroupScore:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Grouped:
-    r"""A calibrator that is told the group of each sample: a common map, and own ones where they pay.
+class Grouped(Displayed):
+    r"""A calibrator that knows the group of each sample: a common map, and own ones where they
+    pay.
 
-    The common map is any calibrator, fitted to all samples. The map of a group g begins with its result q:
+    The common map is any calibrator, fitted to all samples. The map of a group g begins with its
+    result q:
 
     .. math:: \operatorname{softmax}(a_g \log q + b_g), \qquad
         a_g, b_g = \arg\min -\sum_{i \in g} \log p_{i y_i}
         + \frac\lambda2 \bigl( (a_g - 1)^2 + \lVert b_g \rVert^2 \bigr)
 
-    The penalty λ shrinks it towards the common map. Cross-validation chooses one λ for all groups, and gives a group its own
-    map only where that has a lower NLL on held-out samples, by more than one standard error. Small groups and those
-    that the fit has not seen get the common map. Where the common map keeps the predicted class, b is 0, and
-    the own maps keep it too.
+    The penalty λ shrinks it towards the common map. Cross-validation chooses one λ for all groups,
+    and gives a group its own map only where that has a lower NLL on held-out samples, by more than
+    one standard error. Small groups and those that the fit has not seen get the common map. Where
+    the common map keeps the predicted class, b is 0, and the own maps keep it too.
 
     Args:
         common: The common map.
@@ -108,6 +120,7 @@ class Grouped:
                 raise ValueError(f"the offsets of {quoted(name)} must be {self.num_classes} finite numbers")
 
     @classmethod
+    @documented
     def fit(
         cls,
         logits: Array,
@@ -117,13 +130,11 @@ class Grouped:
         method: Candidate = "temperature",
         folds: int = 5,
         seed: int = 0,
+        weights: Array | None = None,
     ) -> "Grouped":
         """Fit the common map, and own maps of the groups for which they pay.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            groups: The group of each sample ``(N,)``.
             method: The common map: a name, a calibrator, or a function of logits and labels.
             folds: Number of folds of the cross-validation, at least 2.
             seed: Of the folds.
@@ -131,8 +142,11 @@ class Grouped:
         Returns:
             The fitted calibrator; ``print`` shows what cross-validation said of each group.
         """
-        data = sample(logits, labels)
-        names, which = _indices(groups, data.num_samples)
+        data = sample(logits, labels, weights)
+        whole_only("Grouped", data.weights)
+        names, which = _indices(groups, len(labels))
+        repeated = counted(weights)
+        which = which if repeated is None else repeated.of(which)
         if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
             raise ValueError(f"folds must be an integer of at least 2, got {folds!r}")
         _, fit = named(method)
@@ -173,12 +187,10 @@ class Grouped:
             f"few samples (below {SMALL}), so that the common map is used: {listed(small)}",
         )
 
+    @documented
     def __call__(self, logits: Array, groups: Sequence[Any] | npt.NDArray[Any]) -> Any:
-        """Calibrated probabilities; a warning names groups that the fit has not seen, which get the common map.
-
-        Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two; torch, numpy or nested lists.
-            groups: The group of each sample ``(N,)``.
+        """Calibrated probabilities; a warning names groups that the fit has not seen, which get the
+        common map.
 
         Returns:
             Probabilities of the same shape, kind and precision.
@@ -241,13 +253,13 @@ class Grouped:
             "scores": [asdict(score) for score in self.scores],
         }
 
-    def __str__(self) -> str:
+    def _parts(self) -> list[Table | str]:
         rows = []
         for score in self.scores:
             gain = "–" if score.small else f"{score.gain:+.4f} ± {score.error:.4f}"
             kept = "common: few samples" if score.small else "own" if score.own else "common"
             rows.append([score.name, thousands(score.samples), gain, kept])
-        table = Table.of(["group", "samples", "gain in NLL, held out", "map"], rows).text()
+        table = Table.of(["group", "samples", "gain in NLL, held out", "map"], rows)
         own = sum(score.own for score in self.scores)
         if own:
             said = f"{own} of {len(self.scores)} groups have a map of their own."
@@ -255,9 +267,9 @@ class Grouped:
                 said += " It does not pay for others: they gain less than one standard error."
         else:
             said = "No group gains more than one standard error by a map of its own: all have the common one."
-        return f"{table}\n\n{said}"
+        return [table, said]
 
-    __repr__ = __str__
+    __repr__ = Displayed.__str__
 
 
 def load_grouped(path: Path | str) -> tuple[Grouped, list[str] | None]:
@@ -319,7 +331,9 @@ def _held_out_gains(
     fit: Callable[[Any, Any], Calibrator],
     held_out: Tensor,
 ) -> list[Floats]:
-    """For each penalty how much less loss each sample has, when it is held out, by the own map of its group."""
+    """For each penalty how much less loss each sample has, when it is held out, by the own map of
+    its group.
+    """
     gains = [np.zeros(data.num_samples) for _ in _PENALTIES]
     folds = held_out.numpy()
     for fold in range(int(held_out.max()) + 1 if large else 0):
@@ -344,7 +358,9 @@ def _held_out_gains(
 
 
 def _own_map(logs: Tensor, labels: Tensor, penalty: float, *, offsets: bool) -> tuple[float, Floats]:
-    """Slope and offsets of a group, shrunk towards 1 and 0, from the logarithms of the common map's probabilities."""
+    """Slope and offsets of a group, shrunk towards 1 and 0, from the logarithms of the common map's
+    probabilities.
+    """
     classes = logs.shape[1]
     hits = torch.zeros_like(logs).scatter_(1, labels[:, None], 1.0)
     start = np.concatenate([[1.0], np.zeros(classes)])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from macc.metrics.inputs import Array
 from macc.posthoc._base import Calibrator, sample
+from macc.words import documented
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,17 +24,14 @@ class Identity(Calibrator):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "Identity":
+    @documented
+    def fit(cls, logits: Array, labels: Array, *, weights: Array | None = None) -> "Identity":
         """Only the number of classes is learnt.
-
-        Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
 
         Returns:
             The calibrator.
         """
-        return cls(sample(logits, labels).num_classes)
+        return cls(sample(logits, labels, weights).num_classes)
 
     def _log_probs(self, logits: Tensor, *_: Tensor) -> Tensor:
         return logits.log_softmax(1)

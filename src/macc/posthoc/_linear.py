@@ -1,9 +1,9 @@
 """Linear maps of the logits: vector, matrix and Dirichlet scaling.
 
-All of them are fitted around the best temperature: features are divided by it, the map begins at the
-identity, and penalties pull towards that. So the fit is never worse than temperature scaling on its own
-data, penalties mean the same for logits of any scale, and the objective is convex. Vector, matrix and Dirichlet
-scaling let the data choose the penalties: see :mod:`macc.posthoc._evidence`.
+All of them are fitted around the best temperature: features are divided by it, the map begins at
+the identity, and penalties pull towards that. So the fit is never worse than temperature scaling on
+its own data, penalties mean the same for logits of any scale, and the objective is convex. Vector,
+matrix and Dirichlet scaling let the data choose the penalties: see :mod:`macc.posthoc._evidence`.
 """
 
 from abc import abstractmethod
@@ -20,6 +20,7 @@ from macc.posthoc._classwise import ClassWise, tempering
 from macc.posthoc._evidence import FittedMap, Penalties, Problem, fit_map
 from macc.posthoc._optimise import check_penalty
 from macc.posthoc._temperature import Temperature
+from macc.words import documented
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +43,21 @@ class _LinearMap(ClassWise):
             if cost is not None:
                 check_penalty(_KNOBS.get(name, name) if mixes else "penalty", cost)
         around = tempering(data)
-        temperature, present = around["temperature"], torch.from_numpy(around["present"]) == 1
-        rows = data.map(lambda rows: rows / temperature)
-        means = rows.mean(1, keepdim=True)
-        shift = data.map(cls._shift) / temperature - means
-        rows -= means
-        found = fit_map(Problem(rows, shift, data.labels.cpu(), present, mixes), given, objective=objective)
+        temperature: float = around["temperature"]
+        present = torch.from_numpy(around["present"]) == 1
+
+        def features(rows: Tensor) -> Tensor:
+            shift = cls._shift(rows)
+            if not mixes:
+                return (rows - shift) / temperature
+            means = rows.mean(1, keepdim=True)
+            return (
+                torch.cat([rows - means, means - shift, torch.full_like(means, temperature)], 1) / temperature
+            )
+
+        each = None if data.weights is None else data.weights.cpu()
+        problem = Problem(data.map(features), data.labels.cpu(), present, each=each)
+        found = fit_map(problem, given, objective=objective)
         around["notes"] += found.notes
         fitted = cls(data.num_classes, penalties=found.penalties, **cls._fields(found, temperature), **around)
         return accept(fitted, data, objective=objective, around=Temperature(data.num_classes, temperature))
@@ -71,16 +81,16 @@ class VectorScaling(_LinearMap):
 
     .. math:: \operatorname{softmax}(w \circ (z - \max z) + b)
 
-    The largest logit of each row is taken off: so adding a number to all logits of a sample changes nothing, and the
-    factor of a class says how fast it loses against the favourite. (Less the mean instead, the factor of the favourite
-    would count most. Over the networks of CIFAR-100 that made NLL, Brier score and accuracy worse than temperature
-    scaling does.)
+    The largest logit of each row is taken off: so adding a number to all logits of a sample changes
+    nothing, and the factor of a class says how fast it loses against the favourite. (Less the mean
+    instead, the factor of the favourite would count most. Over the networks of CIFAR-100 that made
+    NLL, Brier score and accuracy worse than temperature scaling does.)
 
     Args:
         weight: The factors w, ``(K,)``.
         bias: The offsets b, ``(K,)``.
-        penalties: What half the squared distances of factors (times the temperature, from 1) and offsets (from 0)
-            cost against the *sum* of the negative log-likelihoods, ``(2,)``.
+        penalties: What half the squared distances of factors (times the temperature, from 1) and
+            offsets (from 0) cost against the *sum* of the negative log-likelihoods, ``(2,)``.
 
     Example:
         >>> import torch
@@ -92,8 +102,8 @@ class VectorScaling(_LinearMap):
         array([2., 2., 2.])
 
     Reference:
-        Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017; penalties by MacKay, *Bayesian
-        Interpolation*, Neural Computation 1992.
+        Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017; penalties by MacKay,
+        *Bayesian Interpolation*, Neural Computation 1992.
     """
 
     penalties: Floats = parameter(2, fitted=False)
@@ -101,15 +111,21 @@ class VectorScaling(_LinearMap):
     bias: Floats = parameter("K")
 
     @classmethod
+    @documented
     def fit(
-        cls, logits: Array, labels: Array, *, penalty: float | None = None, objective: str = "nll"
+        cls,
+        logits: Array,
+        labels: Array,
+        *,
+        penalty: float | None = None,
+        objective: str = "nll",
+        weights: Array | None = None,
     ) -> "VectorScaling":
         """Fit factors and offsets.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            penalty: The penalties, both; if not given, those under which the labels are most likely.
+            penalty: The penalties, both; if not given, those under which the labels are most
+                likely.
             objective: ``"nll"`` or ``"brier"``.
 
         Returns:
@@ -117,7 +133,7 @@ class VectorScaling(_LinearMap):
         """
         check_objective(objective)
         given = Penalties(own=penalty, offset=penalty)
-        return cls._fitted(sample(logits, labels), given, mixes=False, objective=objective)
+        return cls._fitted(sample(logits, labels, weights), given, mixes=False, objective=objective)
 
     @staticmethod
     def _shift(logits: Tensor) -> Tensor:
@@ -141,6 +157,7 @@ class _MatrixMap(_LinearMap):
     bias: Floats = parameter("K")
 
     @classmethod
+    @documented
     def fit(
         cls,
         logits: Array,
@@ -149,16 +166,15 @@ class _MatrixMap(_LinearMap):
         off_diagonal: float | None = None,
         diagonal: float | None = None,
         bias: float | None = None,
+        weights: Array | None = None,
     ) -> Self:
         """Fit the matrix and the offsets.
 
         Penalties that are not given are those under which the labels are most likely.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            off_diagonal: What half the squared off-diagonal entries, for features divided by the best
-                temperature, cost against the *sum* of the negative log-likelihoods.
+            off_diagonal: What half the squared off-diagonal entries, for features divided by the
+                best temperature, cost against the *sum* of the negative log-likelihoods.
             diagonal: The same for changes of the diagonal.
             bias: The same for the offsets.
 
@@ -166,7 +182,7 @@ class _MatrixMap(_LinearMap):
             The fitted calibrator.
         """
         given = Penalties(own=diagonal, other=off_diagonal, offset=bias)
-        return cls._fitted(sample(logits, labels), given, mixes=True)
+        return cls._fitted(sample(logits, labels, weights), given, mixes=True)
 
     @staticmethod
     def _fields(found: FittedMap, temperature: float) -> dict[str, Any]:
@@ -235,8 +251,8 @@ class Dirichlet(_MatrixMap):
         torch.Size([2000, 3])
 
     Reference:
-        Kull et al., *Beyond temperature scaling: Obtaining well-calibrated multiclass probabilities with
-        Dirichlet calibration*, NeurIPS 2019.
+        Kull et al., *Beyond temperature scaling: Obtaining well-calibrated multiclass probabilities
+        with Dirichlet calibration*, NeurIPS 2019.
     """
 
     @staticmethod

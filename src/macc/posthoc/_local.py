@@ -1,17 +1,18 @@
 """Local temperature scaling: a temperature for each sample."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics.inputs import Array, like
+from macc.metrics.inputs import Array, counted, like
 from macc.metrics.temperature import best_temperature, tempered
 from macc.posthoc._base import Calibrator, Floats, Sample, accept, parameter, sample
 from macc.posthoc._optimise import check_penalty, minimise
+from macc.words import documented
 
 _LARGEST_LOGITS = 10
 _UNITS = 8
@@ -64,6 +65,7 @@ class LocalTemperature(Calibrator):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
+    @documented
     def fit(
         cls,
         logits: Array,
@@ -72,28 +74,29 @@ class LocalTemperature(Calibrator):
         features: Array | None = None,
         penalty: float = 30.0,
         seed: int = 0,
+        weights: Array | None = None,
     ) -> "LocalTemperature":
         """Fit the network.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
             features: ``(N, F)`` to tell the temperature from, in place of the sorted logits.
-            penalty: What half the squared change of the weights costs against the *sum* of the negative
-                log-likelihoods.
+            penalty: What half the squared change of the weights costs against the *sum* of the
+                negative log-likelihoods.
             seed: Of the weights to begin with.
 
         Returns:
             The fitted calibrator.
         """
         check_penalty("penalty", penalty)
-        data = sample(logits, labels)
-        given = None if features is None else _feature_rows(features, data.num_samples)
+        data = sample(logits, labels, weights)
+        given = None if features is None else _feature_rows(features, len(labels))
+        counts = counted(weights)
+        given = given if given is None or counts is None else counts.of(given)
         raw = data.map(_sorted_logits) if given is None else given.cpu().double()
         mean, spread = raw.mean(0), raw.std(0, correction=0)
         spread = torch.where(spread > 0, spread, 1.0)
         scaled = (raw - mean) / spread
-        at_first = best_temperature(data.logits, data.labels)
+        at_first = best_temperature(data.logits, data.labels, weights=data.weights)
         rng = np.random.default_rng(seed)
         shape = _UNITS, raw.shape[1] + 1
         hidden = rng.normal(size=shape) / math.sqrt(shape[1])
@@ -101,8 +104,8 @@ class LocalTemperature(Calibrator):
         start = np.concatenate([hidden.ravel(), output])
 
         def objective(at: Floats) -> tuple[float, Floats]:
-            weights = torch.from_numpy(at)
-            u, v = weights[: hidden.size].view(shape), weights[hidden.size :]
+            numbers = torch.from_numpy(at)
+            u, v = numbers[: hidden.size].view(shape), numbers[hidden.size :]
             units, logs = _network(scaled, u, v)
             loss, slopes = _losses(data, logs)
             # Backwards through the two layers.
@@ -111,7 +114,7 @@ class LocalTemperature(Calibrator):
             to_output = torch.cat([slopes @ units, slopes.sum()[None]])
             gradient = torch.cat([to_hidden.view(-1), to_output]).numpy()
             away = at - start
-            size = data.num_samples
+            size = data.size
             return (loss + penalty * away @ away / 2) / size, (gradient + penalty * away) / size
 
         # Where the search is stopped is part of the method, and worth no note.
@@ -125,13 +128,13 @@ class LocalTemperature(Calibrator):
             found.at[hidden.size :],
             notes=at_first.notes,
         )
-        return accept(fitted, data if given is None else Sample(data.logits, data.labels, (given,)))
+        return accept(fitted, data if given is None else replace(data, more=(given,)))
 
+    @documented
     def __call__(self, logits: Array, features: Array | None = None) -> Any:
         """Calibrated probabilities.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
             features: ``(N, F)``, where the calibrator was fitted to features.
 
         Returns:
@@ -193,17 +196,21 @@ def _network(features: Tensor, hidden: Tensor, output: Tensor) -> tuple[Tensor, 
 
 
 def _losses(data: Sample, logs: Tensor) -> tuple[float, Tensor]:
-    """Sum of the negative log-likelihoods at ``log T`` of each row, and its slope by each of them."""
-    loss, slopes, start, bounded = 0.0, [], 0, _bounded(logs)
+    """Sum of the negative log-likelihoods at ``log T`` of each row, and its slope by each of
+    them.
+    """
+    losses, slopes, start, bounded = [], [], 0, _bounded(logs)
     for rows, labels in data.blocks():
         inverse = (-bounded[start : start + len(rows)]).exp().to(rows.device)[:, None]
         start += len(rows)
         scaled = (rows - rows.amax(1, keepdim=True)) * inverse
         log_probs = scaled.log_softmax(1)
-        loss -= float(log_probs.gather(1, labels[:, None]).sum())
+        losses.append(-log_probs.gather(1, labels[:, None])[:, 0].cpu())
         own = scaled.gather(1, labels[:, None])[:, 0]
         slopes.append((own - torch.linalg.vecdot(log_probs.exp_(), scaled)).cpu())
-    return loss, torch.where(bounded == logs, torch.cat(slopes), 0.0)
+    each = 1.0 if data.weights is None else data.weights.cpu()
+    inside = torch.where(bounded == logs, torch.cat(slopes), 0.0)
+    return float((each * torch.cat(losses)).sum()), each * inside
 
 
 def _bounded(logs: Tensor) -> Tensor:

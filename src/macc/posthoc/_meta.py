@@ -1,4 +1,6 @@
-"""Meta-Cal: samples that are likely to be wrong get no opinion at all, and few right ones are lost by it."""
+"""Meta-Cal: samples that are likely to be wrong get no opinion at all, and few right ones are lost
+by it.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +11,9 @@ from torch import Tensor
 
 from macc.metrics.inputs import Array, like
 from macc.metrics.temperature import best_temperature, tempered
-from macc.posthoc._base import Calibrator, accept, parameter, sample
+from macc.posthoc._base import Calibrator, accept, parameter, sample, whole_only
 from macc.posthoc._temperature import check_temperature
+from macc.words import documented
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +22,12 @@ class MetaCal(Calibrator):
 
     .. math:: \operatorname{softmax}(z / T) \text{ if } H(\operatorname{softmax}(z)) \le h, \quad 1 / K \text{ otherwise}
 
-    Of the samples that the model classifies correctly, at most the share ``miscoverage`` gets the uniform
-    answer. The threshold h is an order statistic of the entropies of the n correct validation samples: the
-    k-th, with the smallest k for which :math:`P(\text{Bin}(n, 1 - \text{miscoverage}) \ge k)` is at most
-    1 - ``confidence``. So the bound holds, with that confidence, for new samples of the same kind. T is
-    fitted to the samples within the threshold.
+    Of the samples that the model classifies correctly, at most the share ``miscoverage`` gets the
+    uniform answer. The threshold h is an order statistic of the entropies of the n correct
+    validation samples: the k-th, with the smallest k for which
+    :math:`P(\text{Bin}(n, 1 - \text{miscoverage}) \ge k)` is at most 1 - ``confidence``. So the
+    bound holds, with that confidence, for new samples of the same kind. T is fitted to the samples
+    within the threshold.
 
     Args:
         temperature: The temperature T.
@@ -52,21 +56,30 @@ class MetaCal(Calibrator):
     confidence: float = parameter(fitted=False)
 
     @classmethod
+    @documented
     def fit(
-        cls, logits: Array, labels: Array, *, miscoverage: float = 0.05, confidence: float = 0.95
+        cls,
+        logits: Array,
+        labels: Array,
+        *,
+        miscoverage: float = 0.05,
+        confidence: float = 0.95,
+        weights: Array | None = None,
     ) -> "MetaCal":
         """Find the threshold, then the temperature.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            miscoverage: The largest share of correctly classified samples to get the uniform answer.
+            miscoverage: The largest share of correctly classified samples to get the uniform
+                answer.
             confidence: The chance with which this has to hold for new samples.
+            weights: How often each sample counts, ``(N,)``: whole numbers, which are repeated
+                samples.
 
         Returns:
             The fitted calibrator.
         """
-        data = sample(logits, labels)
+        data = sample(logits, labels, weights)
+        whole_only("MetaCal", data.weights)
         for name, value in (("miscoverage", miscoverage), ("confidence", confidence)):
             if not 0 < value < 1:
                 raise ValueError(f"{name} must lie in (0, 1), got {value!r}")
@@ -81,7 +94,7 @@ class MetaCal(Calibrator):
                 f"{len(right)} correctly classified samples are too few for any threshold "
                 f"({needed} are needed); no sample is called uncertain",
             )
-        # No entropy is larger than the logarithm of the number of classes, but for rounding.
+        # No entropy is larger than the logarithm of the number of classes, except for rounding.
         threshold = 2 * math.log(data.num_classes) if place is None else float(right[place - 1])
         kept = entropies <= threshold
         found = best_temperature(
@@ -91,7 +104,9 @@ class MetaCal(Calibrator):
         return accept(cls(data.num_classes, *fitted, notes=notes + found.notes), data)
 
     def uncertain(self, logits: Array) -> Any:
-        """Which samples get the uniform answer, boolean ``(N,)``: those to hand over to a person."""
+        """Which samples get the uniform answer, boolean ``(N,)``: those to hand over to a
+        person.
+        """
         rows = self._rows(logits)
         return like(entropy(rows.double()) > self.threshold, logits)
 
@@ -113,10 +128,12 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def order_statistic(size: int, share: float, confidence: float) -> int | None:
-    """The smallest k so that at most a share of the population exceeds the k-th smallest of ``size`` samples.
+    """The smallest k so that at most a share of the population exceeds the k-th smallest of
+    ``size`` samples.
 
-    The share beyond the k-th is above ``share`` with probability ``P(Bin(size, 1 - share) >= k)``, which must
-    be at most ``1 - confidence``; ``None`` when even the largest sample cannot promise that.
+    The share beyond the k-th is above ``share`` with probability ``P(Bin(size, 1 - share) >= k)``,
+    which must be at most ``1 - confidence``; ``None`` when even the largest sample cannot promise
+    that.
     """
     from scipy.stats import binom
 

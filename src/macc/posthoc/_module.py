@@ -9,10 +9,12 @@ from macc.posthoc._base import Calibrator, from_dict
 
 
 class CalibratorModule(nn.Module):
-    """Logits ``(N, K)`` in, calibrated probabilities out, on the device and in the precision of the logits.
+    """Logits ``(N, K)`` in, calibrated probabilities out, on the device and in the precision of the
+    logits.
 
-    There is nothing to train. The state dict holds the calibrator whole, as the bytes of its JSON form, and loading
-    one replaces the calibrator. Gradients flow through to the logits where the map has any.
+    There is nothing to train. The state dict holds the calibrator whole, as the bytes of its JSON
+    form, and loading one replaces the calibrator. Gradients flow through to the logits where the
+    map has any.
     """
 
     def __init__(self, calibrator: Calibrator, *, double: bool = True):

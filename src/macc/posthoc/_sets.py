@@ -17,10 +17,10 @@ from macc.io.json import read_json
 from macc.io.writing import write_whole
 from macc.metrics.inputs import Array, like, predictions, score_rows
 from macc.metrics.temperature import blocks
-from macc.posthoc._base import are_names
+from macc.posthoc._base import are_names, whole_only
 from macc.posthoc._coverage import Coverage, CoverageRow, place_of
-from macc.tables import thousands
-from macc.words import did_you_mean, listed, quoted, shown
+from macc.tables import Displayed, thousands
+from macc.words import did_you_mean, documented, listed, quoted, shown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -35,36 +35,42 @@ _FIT, _SETS, _TUNE = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Sets:
+class Sets(Displayed):
     r"""Sets of classes that contain the right class with a given probability.
 
-    Each class of a sample gets a score :math:`s(x, k)`, and a set holds the classes whose score is at most a
-    threshold: the :math:`\lceil (n + 1) c \rceil`-th smallest score of the right classes of the n samples it was
-    fitted to. If new samples and those of the fit are exchangeable (drawn from one source, in any order), the right
-    class of a new sample is in its set with probability at least c. **Nothing else is supposed**: the model may be as
-    wrong as it likes, its sets are then large. Where new samples come from elsewhere nothing is promised, and
-    :meth:`measure` shows how far coverage falls.
+    Each class of a sample gets a score :math:`s(x, k)`, and a set holds the classes whose score is
+    at most a threshold: the :math:`\lceil (n + 1) c \rceil`-th smallest score of the right classes
+    of the n samples it was fitted to. If new samples and those of the fit are exchangeable (drawn
+    from one source, in any order), the right class of a new sample is in its set with probability
+    at least c. **Nothing else is supposed**: the model may be as wrong as it likes, its sets are
+    then large. Where new samples come from elsewhere nothing is promised, and :meth:`measure` shows
+    how far coverage falls.
 
-    With :math:`p_{(1)} \ge p_{(2)} \ge …` the sorted probabilities and :math:`r` the rank of class :math:`k`:
+    With :math:`p_{(1)} \ge p_{(2)} \ge …` the sorted probabilities and :math:`r` the rank of class
+    :math:`k`:
 
     - ``lac``: :math:`s = 1 - p_k`. The smallest sets on average; easy samples may get an empty one.
-    - ``aps``: :math:`s = p_{(1)} + … + p_{(r)} - u\,p_{(r)}`. Larger sets that follow the difficulty of the sample.
+    - ``aps``: :math:`s = p_{(1)} + … + p_{(r)} - u\,p_{(r)}`. Larger sets that follow the
+      difficulty of the sample.
     - ``raps``: the same plus :math:`λ \max(0, r - r_0)`, which keeps improbable classes out.
 
-    ``u`` is 0, or with ``randomise`` uniform in (0, 1) for each sample: coverage is then no larger than asked, and
-    sets are smaller. ``per_class`` takes a threshold for each class from the samples of that class, so that coverage
-    is promised for each class.
+    ``u`` is 0, or with ``randomise`` uniform in (0, 1) for each sample: coverage is then no larger
+    than asked, and sets are smaller. ``per_class`` takes a threshold for each class from the
+    samples of that class, so that coverage is promised for each class.
 
     Reference:
-        Sadinle, Lei and Wasserman, *Least Ambiguous Set-Valued Classifiers*, JASA 2019; Romano, Sesia and Candès,
-        *Classification with Valid and Adaptive Coverage*, NeurIPS 2020; Angelopoulos, Bates, Jordan and Malik,
-        *Uncertainty Sets for Image Classifiers using Conformal Prediction*, ICLR 2021.
+        Sadinle, Lei and Wasserman, *Least Ambiguous Set-Valued Classifiers*, JASA 2019; Romano,
+        Sesia and Candès, *Classification with Valid and Adaptive Coverage*, NeurIPS 2020;
+        Angelopoulos, Bates, Jordan and Malik, *Uncertainty Sets for Image Classifiers using
+        Conformal Prediction*, ICLR 2021.
     """
 
     method: str
     coverage: float
     thresholds: tuple[float, ...]
-    """One for all classes, or one for each; infinite where too few samples were there, so that every set has the class."""
+    """One for all classes, or one for each; infinite where too few samples were there, so that
+    every set has the class.
+    """
     counts: tuple[int, ...]
     """How many samples each threshold comes from."""
     num_classes: int
@@ -92,6 +98,7 @@ class Sets:
             raise ValueError(f"Sets.penalty must be a number of at least 0, got {shown(self.penalty, 40)}")
 
     @classmethod
+    @documented
     def fit(
         cls,
         probs: Array,
@@ -106,12 +113,11 @@ class Sets:
         rank: int | None = None,
         from_logits: bool = False,
         normalise: bool = False,
+        weights: Array | None = None,
     ) -> "Sets":
         """Find the thresholds from samples that the model was not trained on.
 
         Args:
-            probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
             coverage: How often the right class has to be in the set, in ``(0, 1)``.
             method: ``"lac"``, ``"aps"`` or ``"raps"``.
             per_class: Promise the coverage for each class.
@@ -119,8 +125,8 @@ class Sets:
             seed: Of these numbers.
             penalty: λ of ``raps``; with ``rank``, chosen on a fifth of the samples if not given.
             rank: From which rank on ``raps`` adds the penalty.
-            from_logits: ``probs`` holds logits.
-            normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
+            weights: How often each sample counts, ``(N,)``: whole numbers, which are repeated
+                samples.
 
         Returns:
             The fitted sets; calling them gives sets of other samples.
@@ -147,7 +153,9 @@ class Sets:
             raise ValueError(f"penalty and rank are those of raps, and the method is {method}")
         if (penalty is None) != (rank is None):
             raise ValueError("give penalty and rank of raps together, or neither")
-        given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+        given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+        given = given.repeated()
+        whole_only("Sets", given.weights)
         matrix, truth = given.matrix().cpu(), given.labels.cpu()
         empty = cls(method, coverage, (math.inf,), (0,), given.num_classes, seed if randomise else None)
         if penalty is not None and rank is not None:
@@ -166,16 +174,15 @@ class Sets:
         """Whether coverage is promised for each class."""
         return len(self.thresholds) > 1
 
+    @documented
     def __call__(
         self, probs: Array, *, from_logits: bool = False, normalise: bool = False, first: int = 0
     ) -> Any:
         """The sets of some samples.
 
         Args:
-            probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-            from_logits: ``probs`` holds logits.
-            normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
-            first: Which row of all of them the first one is: the random number of a row depends on its place.
+            first: Which row of all of them the first one is: the random number of a row depends on
+                its place.
 
         Returns:
             Booleans ``(N, K)`` of the kind of the input: whether the class is in the set.
@@ -186,6 +193,7 @@ class Sets:
         matrix = predictions(rows, anything, from_logits=from_logits, normalise=normalise).matrix().cpu()
         return like(self._sets(matrix, first), probs)
 
+    @documented
     def measure(
         self,
         probs: Array,
@@ -195,23 +203,24 @@ class Sets:
         from_logits: bool = False,
         normalise: bool = False,
         classes: Sequence[str] | None = None,
+        weights: Array | None = None,
     ) -> Coverage:
         """See how often the sets of other samples contain the right class.
 
         Args:
-            probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            confidence: Level of the intervals.
-            from_logits: ``probs`` holds logits.
-            normalise: Divide rows by their sum instead of refusing those that do not sum to 1.
             classes: Names of the classes.
+            weights: How often each sample counts, ``(N,)``: whole numbers, which are repeated
+                samples.
 
         Returns:
-            Coverage with exact limits, sizes and empty sets, of all and of each class; ``print`` shows a table.
+            Coverage with exact limits, sizes and empty sets, of all and of each class; ``print``
+            shows a table.
         """
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
-        given = predictions(probs, labels, from_logits=from_logits, normalise=normalise)
+        given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+        given = given.repeated()
+        whole_only("Sets", given.weights)
         self._check_classes(given.scores)
         truth = given.labels.cpu()
         held = self._sets(given.matrix().cpu(), 0)
@@ -261,7 +270,10 @@ class Sets:
         except TypeError as error:
             raise ValueError(shown(error)) from None
 
-    def __str__(self) -> str:
+    def _parts(self) -> list[str]:
+        return [self._said()]
+
+    def _said(self) -> str:
         kind = {
             "lac": "LAC",
             "aps": "APS",
@@ -347,13 +359,17 @@ def load_sets(path: Path | str) -> tuple[Sets, list[str] | None]:
 
 
 def uniform(seed: int, stage: int, first: int, count: int) -> Floats:
-    """Random numbers in [0, 1) of some rows; each depends on its row and not on how rows are read."""
+    """Random numbers in [0, 1) of some rows; each depends on its row and not on how rows are
+    read.
+    """
     bits = np.random.PCG64(np.random.SeedSequence([seed, stage]))
     return np.random.Generator(bits.advance(first)).random(count)
 
 
 def _tuned(matrix: Tensor, labels: Tensor, empty: Sets) -> tuple[Tensor, Tensor, Sets]:
-    """RAPS with the penalty of the smallest sets, and the samples that are left for its threshold."""
+    """RAPS with the penalty of the smallest sets, and the samples that are left for its
+    threshold.
+    """
     rng = np.random.default_rng([empty.seed or 0, _TUNE])
     order = torch.from_numpy(rng.permutation(len(matrix)))
     few = math.ceil(_TUNING_SHARE * len(matrix))

@@ -10,6 +10,7 @@ from torch import Tensor
 from macc.metrics.inputs import Array
 from macc.metrics.temperature import Optimum, best_temperature, tempered
 from macc.posthoc._base import Calibrator, Sample, accept, check_objective, sample
+from macc.words import documented
 
 GRID = tuple(i / 10 for i in range(1, 101))
 _REACH = math.log(4)
@@ -28,9 +29,9 @@ class Temperature(Calibrator):
 
     Args:
         temperature: The temperature T; above 1 it lowers confidence.
-        at_bound: The search ended at its limit, 0.01 or 100 for logits of an ordinary scale (0.1 or 10.0 on the
-            grid): a validation set without errors asks for ever more confidence, one that contradicts the
-            model for none.
+        at_bound: The search ended at its limit, 0.01 or 100 for logits of an ordinary scale (0.1 or
+            10.0 on the grid): a validation set without errors asks for ever more confidence, one
+            that contradicts the model for none.
 
     Example:
         >>> from macc import posthoc
@@ -52,6 +53,7 @@ class Temperature(Calibrator):
     holds_identity: ClassVar[bool] = True
 
     @classmethod
+    @documented
     def fit(
         cls,
         logits: Array,
@@ -64,12 +66,9 @@ class Temperature(Calibrator):
         """Find the temperature of the least negative log-likelihood, or of the least Brier score.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
-            grid: Take the best of 0.1, 0.2, …, 10.0, the first of equally good ones, as the MACC paper
-                and MDCA do.
+            grid: Take the best of 0.1, 0.2, …, 10.0, the first of equally good ones, as the MACC
+                paper and MDCA do.
             objective: ``"nll"`` or ``"brier"``.
-            weights: How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.
 
         Returns:
             The fitted calibrator.
@@ -100,14 +99,23 @@ def check_temperature(owner: str, temperature: float) -> None:
         raise ValueError(f"{owner}.temperature must be above 0 and finite, got {temperature:g}")
 
 
-def of_least(loss: Callable[[float], float], near: Optimum, *, tolerance: float) -> Optimum:
-    """The temperature of least loss within a factor of 4 of one that is about right, by Brent's method."""
+def of_least(
+    loss: Callable[[float], float], near: Optimum, *, tolerance: float, reach: float = _REACH
+) -> Optimum:
+    """The temperature of least loss near one that is about right, by Brent's method.
+
+    Args:
+        loss: Of a temperature.
+        near: The one that is about right.
+        tolerance: How exact the logarithm has to be.
+        reach: How far from that one to look, on the scale of the logarithm.
+    """
     from scipy.optimize import minimize_scalar
 
     middle = math.log(near.value)
     found = minimize_scalar(
         lambda log_t: loss(math.exp(log_t)),
-        bounds=(middle - _REACH, middle + _REACH),
+        bounds=(middle - reach, middle + reach),
         method="bounded",
         options={"xatol": tolerance},
     )

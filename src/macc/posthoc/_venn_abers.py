@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from macc.metrics.inputs import Array
-from macc.posthoc._base import Floats, accept, parameter, sample
+from macc.posthoc._base import Floats, accept, parameter, sample, whole_only
 from macc.posthoc._classwise import ClassWise, laid_out, tempering
+from macc.words import documented
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +19,11 @@ class VennAbers(ClassWise):
 
     .. math:: p = \frac{f_1}{1 - f_0 + f_1}
 
-    :math:`f_0` and :math:`f_1` are isotonic regressions of the validation samples of two classes and the new sample,
-    once with the label 0 and once with 1, at the new sample. One of the two is calibrated whatever the scores are,
-    and they lie apart where samples are few. For more than two classes the scores of each pair are differences of
-    logits, and with :math:`r_{ij}` the answer for class i against j
+    :math:`f_0` and :math:`f_1` are isotonic regressions of the validation samples of two classes
+    and the new sample, once with the label 0 and once with 1, at the new sample. One of the two is
+    calibrated whatever the scores are, and they lie apart where samples are few. For more than two
+    classes the scores of each pair are differences of logits, and with :math:`r_{ij}` the answer
+    for class i against j
 
     .. math:: p_i \propto \Bigl(\sum_{j \ne i} 1 / r_{ij} - (K - 2)\Bigr)^{-1}
 
@@ -37,9 +39,9 @@ class VennAbers(ClassWise):
         array([0.01, 0.75])
 
     Reference:
-        Vovk, Petej and Fedorova, *Large-scale probabilistic predictors with and without guarantees of validity*,
-        NeurIPS 2015; pairs as in Manokhin, *Multi-class probabilistic classification using inductive and cross
-        Venn-Abers predictors*, COPA 2017.
+        Vovk, Petej and Fedorova, *Large-scale probabilistic predictors with and without guarantees
+        of validity*, NeurIPS 2015; pairs as in Manokhin, *Multi-class probabilistic classification
+        using inductive and cross Venn-Abers predictors*, COPA 2017.
     """
 
     x: Floats = parameter("*")
@@ -47,17 +49,19 @@ class VennAbers(ClassWise):
     sizes: Floats = parameter("*", fitted=False)
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "VennAbers":
+    @documented
+    def fit(cls, logits: Array, labels: Array, *, weights: Array | None = None) -> "VennAbers":
         """Find the answers of each pair of classes.
 
         Args:
-            logits: ``(N, K)``, or ``(N,)`` of class 1 of two.
-            labels: Class indices ``(N,)``.
+            weights: How often each sample counts, ``(N,)``: whole numbers, which are repeated
+                samples.
 
         Returns:
             The fitted calibrator.
         """
-        data = sample(logits, labels)
+        data = sample(logits, labels, weights)
+        whole_only("VennAbers", data.weights)
         scores, targets = data.map(lambda rows: rows).numpy(), data.labels.cpu().numpy()
         members = [np.flatnonzero(targets == j) for j in range(data.num_classes)]
         curves = []
@@ -100,12 +104,14 @@ class VennAbers(ClassWise):
             second = logits.new_tensor(y)[place]
             inverse = inverse.index_add(1, logits.new_tensor([j]).long(), (1 / second)[:, None])
             inverse = inverse.index_add(1, logits.new_tensor([i]).long(), (1 / (1 - second))[:, None])
-        # Each term is at least 1, so what is left is at least 1 but for rounding.
+        # Each term is at least 1, so what is left is at least 1 except for rounding.
         return -(inverse - (classes - 2)).clamp(min=1.0).log()
 
 
 def _answers(scores: Floats, hits: Floats) -> tuple[Floats, Floats]:
-    """The distinct scores, and the answer below the first, at it, between it and the next, and so on."""
+    """The distinct scores, and the answer below the first, at it, between it and the next, and so
+    on.
+    """
     from scipy.optimize import isotonic_regression
 
     places, group = np.unique(scores, return_inverse=True)

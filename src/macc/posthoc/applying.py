@@ -1,4 +1,6 @@
-"""What ``macc apply`` and ``macc sets`` write: results of a file, with whatever else stands in it."""
+"""What ``macc apply`` and ``macc sets`` write: results of a file, with whatever else stands in
+it.
+"""
 
 import csv
 import io
@@ -69,7 +71,7 @@ def write_calibrated(
         for part in source.rows(normalise=normalise):
             logits = part.scores
             if not source.from_logits:
-                logits, some = logarithms(part.scores, normalise=normalise)
+                logits, some = logarithms(part.scores, normalise=normalise, answers=source.answers)
                 zeros += some
             if isinstance(calibrator, Grouped):
                 probs = calibrator.mapped(logits, (groups or ())[count : count + len(logits)])
@@ -78,7 +80,7 @@ def write_calibrated(
             # Two classes may stand in one column, that of class 1.
             write(probs[:, 1] if part.scores.ndim < probs.ndim else probs, part.others)
             count += len(probs)
-    warn_of_zeros(zeros)
+    warn_of_zeros(zeros, answers=source.answers)
     if isinstance(calibrator, Grouped):
         calibrator.warn_of_unknown(groups or ())
     return count
@@ -87,7 +89,7 @@ def write_calibrated(
 def write_sets(
     sets: Sets, source: Source, output: Path, *, label_column: str, normalise: bool = False
 ) -> None:
-    """Write the sets of a file, whole or not at all: for each class 1 where it is in the set, else 0.
+    """Write the sets of a file, whole or not at all: 1 for each class in the set, else 0.
 
     Args:
         sets: The sets.
@@ -185,7 +187,9 @@ def _parquet(output: Path, source: Source, label_column: str) -> Iterator[Write]
 
 
 class _TableLayout:
-    """The columns of a table to write: those of the table that was read, or classes, labels and what else fits."""
+    """The columns of a table to write: those of the table that was read, or classes, labels and
+    what else fits.
+    """
 
     def __init__(self, source: Source, label_column: str):
         self.source = source

@@ -1,4 +1,6 @@
-"""What ``macc calibrate`` does: fit on one file of predictions, apply to another, show before and after."""
+"""What ``macc calibrate`` does: fit on one file of predictions, apply to another, show before and
+after.
+"""
 
 import math
 import warnings
@@ -14,13 +16,19 @@ import numpy.typing as npt
 from macc.metrics import Report, evaluate, metrics_of, registry
 from macc.metrics.comparing import Comparison, compare
 from macc.metrics.correctness import metrics_of_answers
-from macc.metrics.inputs import predictions
+from macc.metrics.inputs import counted, predictions
 from macc.posthoc._base import Calibrator
 from macc.posthoc._best import Best, best, by_name
 from macc.posthoc._grouped import Grouped
 from macc.predictions import Loaded
 from macc.tables import Table, interval, number, thousands
-from macc.words import class_called
+from macc.words import class_called, documented
+
+DOUBT = 0.001
+"""The least doubt that answers are taken to have where a map is fitted to their logits. People and
+language models say 100 % and are wrong; at full length the logits of such claims leave no room for
+any others.
+"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ class Repair:
         }
 
 
+@documented
 def repair(
     val: Loaded,
     test: Loaded,
@@ -90,6 +99,7 @@ def repair(
     positive: str | None = None,
     bins: int = 15,
     confidence: float = 0.95,
+    resamples: int = 1000,
     groups: tuple[Sequence[str], Sequence[str]] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Repair:
@@ -100,12 +110,8 @@ def repair(
         test: What to apply to.
         method: A calibrator's name, or ``"auto"`` for :func:`best`.
         grid: The paper's grid of temperatures.
-        normalise: Divide rows of probabilities by their sum.
         positive: The positive class of two; class 1 by default.
-        bins: Number of bins.
-        confidence: Level of the intervals.
         groups: The group of each sample of ``val`` and of ``test``, for own maps of groups.
-        on_progress: Called with the share of the work done.
     """
     if grid and method != "temperature":
         raise ValueError(f"--grid is of the method temperature, not of {method}")
@@ -115,17 +121,18 @@ def repair(
     choice = None
     fitted: Calibrator | Grouped
     if method == "auto":
-        choice = best(logits, labels, on_progress=lambda share: progress(share / 2))
+        choice = best(logits, labels, weights=val.weights, on_progress=lambda share: progress(share / 2))
         method = choice.chosen
     kind: Any = by_name(method)
     fit = partial(kind.fit, grid=True) if grid else kind.fit
+    counts = counted(val.weights)
     given = as_logits(test, normalise=normalise)
     if groups is not None:
-        fitted = Grouped.fit(logits, labels, groups[0], method=fit)
+        fitted = Grouped.fit(logits, labels, groups[0], method=fit, weights=val.weights)
         # Whoever writes the result says which groups are unknown.
         probs = fitted.mapped(given, groups[1])
     else:
-        fitted = fit(logits, labels) if choice is None else choice.calibrator
+        fitted = fit(logits, labels, weights=val.weights) if choice is None else choice.calibrator
         probs = fitted(given)
     progress(0.5)
     original = predictions(given, test.labels, from_logits=True).matrix().numpy()
@@ -137,6 +144,8 @@ def repair(
         "positive": positive,
         "bins": bins,
         "confidence": confidence,
+        "resamples": resamples,
+        "weights": test.weights,
     }
     before = evaluate(original, test.labels, **options)
     progress(0.65)
@@ -145,11 +154,14 @@ def repair(
     difference = compare(original, probs, test.labels, **options)
     progress(1.0)
     same = np.array_equal(labels, test.labels) and np.array_equal(logits, given)
-    return Repair(fitted, probs, test.labels, before, after, difference, choice, len(labels), same)
+    fitted_to = len(labels) if counts is None else len(counts.rows)
+    return Repair(fitted, probs, test.labels, before, after, difference, choice, fitted_to, same)
 
 
 def check_classes(fitted: Sequence[str] | None, applied: Sequence[str] | None) -> None:
-    """Refuse to apply a fit to other classes than it was fitted to, where the names of both are known."""
+    """Refuse to apply a fit to other classes than it was fitted to, where the names of both are
+    known.
+    """
     if fitted is not None and applied is not None and list(fitted) != list(applied):
         raise ValueError(
             f"the classes are {_some(fitted)} in the fit and {_some(applied)} where it is applied; "
@@ -183,36 +195,53 @@ def pooled(paths: Sequence[Path], loaded: Sequence[Loaded]) -> Loaded:
     scores, labels = (
         np.concatenate(parts) for parts in zip(*((p.scores, p.labels) for p in loaded), strict=True)
     )
-    return Loaded(scores, labels, first.from_logits, first.classes, answers=first.answers)
+    weights = [part.weights for part in loaded if part.weights is not None]
+    return Loaded(
+        scores,
+        labels,
+        first.from_logits,
+        first.classes,
+        answers=first.answers,
+        weights=np.concatenate(weights) if weights else None,
+    )
 
 
 def as_logits(loaded: Loaded, *, normalise: bool = False) -> npt.NDArray[Any]:
     """Logits as they are; of probabilities their logarithms, which mean the same."""
     if loaded.from_logits:
         return loaded.scores
-    logs, zeros = logarithms(loaded.scores, normalise=normalise)
-    warn_of_zeros(zeros)
+    logs, zeros = logarithms(loaded.scores, normalise=normalise, answers=loaded.answers)
+    warn_of_zeros(zeros, answers=loaded.answers)
     return logs
 
 
-def logarithms(scores: npt.NDArray[Any], *, normalise: bool) -> tuple[npt.NDArray[Any], int]:
-    """Logarithms of probabilities, ``(N, K)``, and how many of these are 0 and count as the least number there is."""
+def logarithms(scores: npt.NDArray[Any], *, normalise: bool, answers: bool) -> tuple[npt.NDArray[Any], int]:
+    """Logarithms of probabilities, ``(N, K)``, and how many of these are too small and count as the
+    least number there is, or as :data:`DOUBT` of answers.
+    """
     anything = np.zeros(len(scores), dtype=np.int64)
     probs = predictions(scores, anything, normalise=normalise).matrix().numpy()
     if probs.dtype.itemsize < 4:
         probs = probs.astype(np.float32)
-    least = np.finfo(probs.dtype).tiny
+    least = DOUBT if answers else np.finfo(probs.dtype).tiny
     return np.log(np.maximum(probs, least)), int((probs < least).sum())
 
 
-def warn_of_zeros(count: int) -> None:
-    """Say that probabilities of 0 were taken to be very small ones."""
-    if count:
-        warnings.warn(
-            f"{thousands(count)} probabilities are 0, of which no logarithm exists; they count as the least number "
-            "above 0: logits would say more",
-            stacklevel=3,
+def warn_of_zeros(count: int, *, answers: bool) -> None:
+    """Say that probabilities of 0 were taken to be larger ones."""
+    if not count:
+        return
+    if answers:
+        what = (
+            f"{thousands(count)} answers claim more than {100 * (1 - DOUBT):g} % or less than {100 * DOUBT:g} %; they "
+            "count as that much, because a claim of 100 % would outweigh all others"
         )
+    else:
+        what = (
+            f"{thousands(count)} probabilities are 0, of which no logarithm exists; they count as the least number "
+            "above 0: logits would say more"
+        )
+    warnings.warn(what, stacklevel=3)
 
 
 def described(calibrator: Calibrator | Grouped) -> str:
@@ -221,7 +250,9 @@ def described(calibrator: Calibrator | Grouped) -> str:
         own, every = len(calibrator.slopes), len(calibrator.scores)
         return f"{described(calibrator.common)} with own maps of {own} of {every} groups"
     name, parts = type(calibrator).__name__, []
-    for key in ("temperature", "slope", "intercept", "threshold"):
-        if key in vars(calibrator):
-            parts.append(f"{key} {vars(calibrator)[key]:.4g}")
+    for key in ("temperature", "weight", "slope", "intercept", "threshold"):
+        value = vars(calibrator).get(key)
+        # The weight of linear maps is a matrix.
+        if isinstance(value, float):
+            parts.append(f"{key} {value:.4g}")
     return f"{name} ({', '.join(parts)})" if parts else name

@@ -1,8 +1,17 @@
-"""Files of predictions: what their columns and labels mean, read whole or in batches of any number of rows."""
+"""Files of predictions: what their columns and labels mean, read whole or in batches of any number
+of rows.
+"""
 
 from macc.predictions.array_files import read_variance as read_variance
-from macc.predictions.groups import read_groups as read_groups
+from macc.predictions.groups import groups_of as groups_of
+from macc.predictions.groups import groups_of_rows as groups_of_rows
+from macc.predictions.label_files import ManyLabels as ManyLabels
+from macc.predictions.label_files import read_labels as read_labels
+from macc.predictions.maps import Maps as Maps
+from macc.predictions.opening import open_any as open_any
 from macc.predictions.opening import open_source as open_source
+from macc.predictions.parts import files_of as files_of
+from macc.predictions.parts import stream_files as stream_files
 from macc.predictions.source import Loaded as Loaded
 from macc.predictions.source import Source as Source
 from macc.predictions.source import check_same_files as check_same_files

@@ -1,4 +1,6 @@
-"""Which columns of a table are classes, which one has the labels, and what names of classes mean."""
+"""Which columns of a table are classes, which one has the labels, and what names of classes
+mean.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +20,9 @@ _INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
 
 
 def of_answers(path: Path, header: Sequence[str], reading: Reading) -> Reading:
-    """How to read a table of answers, which has ``confidence`` and ``correct`` and no column of labels."""
+    """How to read a table of answers, which has ``confidence`` and ``correct`` and no column of
+    labels.
+    """
     chosen = reading.class_columns or reading.logits or reading.label_column in header
     if not reading.answers or chosen or not {"confidence", "correct"} <= set(header):
         return replace(reading, answers=False)
@@ -34,8 +38,8 @@ def columns_of(path: Path, header: list[str], reading: Reading) -> tuple[list[in
     if reading.labelled:
         need_label(path, header, reading.label_column)
     check_once(path, header, "the column")
-    ignored = {*_chosen(path, header, reading.ignore, "--ignore"), *reading.carry}
-    classes = _chosen(path, header, reading.class_columns, "--class-columns")
+    ignored = {*chosen(path, header, reading.ignore, "--ignore"), *reading.carry}
+    classes = chosen(path, header, reading.class_columns, "--class-columns")
     for name in (*ignored, *classes):
         if name == reading.label_column:
             option = "--ignore" if name in ignored else "--class-columns"
@@ -91,7 +95,7 @@ def of_columns(
 
     def labelled() -> Iterator[Batch]:
         labels = reading.labels(num_classes, names, labels_are)
-        return decided(path, words, labels, read())
+        return decided(path, words, labels, read(), reading.weight_column)
 
     shown_names = CLASSES if reading.answers else names
     return Source(
@@ -106,14 +110,16 @@ def of_columns(
         labelled,
         read,
         reading.answers,
+        weight_column=reading.weight_column,
     )
 
 
 def _two_words(reading: Reading, parts: Iterator[Raw]) -> list[str] | None:
-    """The names of two classes of which the positive one is named, from the first label that is another word.
+    """The names of two classes of which the positive one is named, from the first label that is
+    another word.
 
-    None where the labels are indices, or where 0, 1 or a word for no names the positive class: then ``prob`` stays
-    the probability of class 1.
+    None where the labels are indices, or where 0, 1 or a word for no names the positive class: then
+    ``prob`` stays the probability of class 1.
     """
     positive, plain = reading.positive, Labels(2)
     if positive is None or positive == "1" or plain.meaning(positive) == 0 or reading.labels_are == "indices":
@@ -134,6 +140,10 @@ def need_carried(path: Path, header: Sequence[str], reading: Reading) -> None:
             raise ValueError(
                 f"{shown(path)} has no column {quoted(name)}; its columns are {listed(list(header))}"
             )
+        if name == reading.weight_column and name == reading.label_column:
+            raise ValueError(
+                f"{shown(path)}: {quoted(name)} has the labels; --weight-column names another column"
+            )
 
 
 def need_label(path: Path, header: Sequence[str], label_column: str) -> None:
@@ -145,7 +155,7 @@ def need_label(path: Path, header: Sequence[str], label_column: str) -> None:
         )
 
 
-def _chosen(path: Path, header: list[str], given: Sequence[str], option: str) -> list[str]:
+def chosen(path: Path, header: list[str], given: Sequence[str], option: str) -> list[str]:
     """The columns that an option names, each once, in its order."""
     known = set(header)
     found: dict[str, None] = {}

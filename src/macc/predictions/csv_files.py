@@ -12,23 +12,28 @@ from macc.predictions.source import Raw, Source, rows_at_once
 from macc.words import quoted, shown
 
 
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line and the fields of every row, the header first; empty lines are no rows."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+    except UnicodeDecodeError:
+        raise ValueError(f"{shown(path)} is not UTF-8 text; save it as a plain .csv") from None
+    except csv.Error as error:
+        raise ValueError(f"{shown(path)} is not a readable .csv ({shown(error)})") from None
+
+
+def wrong_width(path: Path, line: int, row: list[str], header: list[str]) -> ValueError:
+    """A row that is longer or shorter than the header."""
+    return ValueError(f"{shown(path)}, line {line}: {len(row)} fields where the header has {len(header)}")
+
+
 def open_csv(path: Path, reading: Reading) -> Source:
     """Open a ``.csv``; its rows are read anew each time they are asked for."""
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        """The line and the fields of every row, the header first; empty lines are no rows."""
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.reader(file)
-                for row in reader:
-                    if row:
-                        yield reader.line_num, row
-        except UnicodeDecodeError:
-            raise ValueError(f"{shown(path)} is not UTF-8 text; save it as a plain .csv") from None
-        except csv.Error as error:
-            raise ValueError(f"{shown(path)} is not a readable .csv ({shown(error)})") from None
-
-    header = [name.strip() for name in next(rows(), (0, []))[1]]
+    header = [name.strip() for name in next(csv_rows(path), (0, []))[1]]
     reading = of_answers(path, header, reading)
     need_carried(path, header, reading)
     columns, label_at = columns_of(path, header, reading)
@@ -39,7 +44,7 @@ def open_csv(path: Path, reading: Reading) -> Source:
     beside = [header.index(name) for name in reading.carry] if reading.labelled else others
 
     def place(row: int) -> str:
-        found = rows()
+        found = csv_rows(path)
         next(found)
         return next((f"line {line}" for at, (line, _) in enumerate(found) if at == row), f"row {row + 1}")
 
@@ -49,13 +54,11 @@ def open_csv(path: Path, reading: Reading) -> Source:
         labels: list[str] = []
         others: dict[str, list[str]] = {header[i]: [] for i in beside}
         empty = True
-        found = rows()
+        found = csv_rows(path)
         next(found)
         for line, row in found:
             if len(row) != len(header):
-                raise ValueError(
-                    f"{shown(path)}, line {line}: {len(row)} fields where the header has {len(header)}"
-                )
+                raise wrong_width(path, line, row, header)
             try:
                 scores.append([float(row[i]) for i in columns])
             except ValueError:

@@ -1,4 +1,6 @@
-"""What the labels of samples mean: names of classes or their indices, decided once and not sample by sample."""
+"""What the labels of samples mean: names of classes or their indices, decided once and not sample
+by sample.
+"""
 
 import re
 from collections.abc import Sequence
@@ -32,9 +34,9 @@ class LabelError(ValueError):
 class Labels:
     """How labels of one file, or of one call, are read.
 
-    A label that is the name of a class means that class, and a whole number means the class of that index.
-    Where both could be meant, ``labels_are`` has to say which. The meaning of a label never depends on the
-    labels beside it, so that parts of a file mean what the whole does.
+    A label that is the name of a class means that class, and a whole number means the class of that
+    index. Where both could be meant, ``labels_are`` has to say which. The meaning of a label never
+    depends on the labels beside it, so that parts of a file mean what the whole does.
 
     Args:
         num_classes: Number of classes K.
@@ -42,7 +44,8 @@ class Labels:
         labels_are: ``"names"`` or ``"indices"``, to allow only one of them.
         drop_missing: Read what is not there as ``MISSING`` and do not refuse it.
         missing_cure: What to do where a label is missing and that is refused.
-        word_cure: What else to do where a label of two classes without names is a word that says neither no nor yes.
+        word_cure: What else to do where a label of two classes without names is a word that says
+            neither no nor yes.
 
     Example:
         >>> Labels(3, ["cat", "dog", "owl"]).indices(["owl", "cat"]).tolist()
@@ -88,7 +91,9 @@ class Labels:
         return self._names.get(label if self.classes is not None else label.casefold(), number)
 
     def indices(self, labels: "npt.NDArray[Any] | Sequence[str]") -> npt.NDArray[np.int64]:
-        """Indices of classes, for labels as text or as numbers; a :class:`LabelError` says which means nothing."""
+        """Indices of classes, for labels as text or as numbers; a :class:`LabelError` says which
+        means nothing.
+        """
         if isinstance(labels, np.ndarray):
             return self._of_array(labels)
         try:
@@ -164,7 +169,9 @@ def is_missing(label: str) -> bool:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number, also written as 1.0, which is what pandas makes of whole numbers beside missing ones."""
+    """A whole number, also written as 1.0, which is what pandas makes of whole numbers beside
+    missing ones.
+    """
     return int(text.partition(".")[0]) if _WHOLE.fullmatch(text) else None
 
 

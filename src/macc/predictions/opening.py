@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from macc.metrics.inputs import positive_index
+from macc.metrics.naming import positive_index
 from macc.predictions.array_files import open_npy, open_npz_file
 from macc.predictions.csv_files import open_csv
 from macc.predictions.labels import KINDS as LABEL_KINDS
+from macc.predictions.maps import Maps, holds_maps, open_maps
 from macc.predictions.parquet_files import open_parquet
-from macc.predictions.reading import KINDS, Reading, check_file
+from macc.predictions.reading import Reading, check_file, unknown_kind
 from macc.predictions.source import Source
 from macc.words import quoted, shown
 
@@ -30,31 +32,40 @@ def open_source(
     beside: Sequence[Path] = (),
     carry: Sequence[str] = (),
     answers: bool = False,
+    weight_column: str | None = None,
 ) -> Source:
-    r"""Look at a file of predictions: ``.npz``, ``.npy`` with a second one of labels, ``.csv`` or ``.parquet``.
+    r"""Look at a file of predictions: ``.npz``, ``.npy`` with a second one of labels, ``.csv`` or
+    ``.parquet``.
 
-    What labels mean is decided here, from the names of the columns and never from labels that happen to
-    come first: a label that is the name of a class means that class, and a whole number the class of that
-    index. Columns such as 1, 2, 3 leave that open, and are refused unless ``labels_are`` says it.
+    What labels mean is decided here, from the names of the columns and never from labels that
+    happen to come first: a label that is the name of a class means that class, and a whole number
+    the class of that index. Columns such as 1, 2, 3 leave that open, and are refused unless
+    ``labels_are`` says it.
 
     Args:
         path: The file.
         labels: The labels of an ``.npy``.
         logits: The scores are logits; an ``.npz`` says so by its key.
         label_column: Name of the column of labels in a ``.csv`` or ``.parquet``.
-        class_columns: The columns of the classes, in their order: names or patterns such as ``p_*``, also
-            several with commas between them; all but the labels and those to ignore if not given.
+        class_columns: The columns of the classes, in their order: names or patterns such as
+            ``p_*``, also several with commas between them; all but the labels and those to ignore
+            if not given.
         ignore: Columns that are not classes, written likewise.
         labels_are: ``"names"`` or ``"indices"``, where labels could be either.
         drop_missing: Leave out samples whose label is empty, NaN or null; a warning says how many.
-        labelled: Labels have to be there. If not, the file is read by :meth:`Source.rows`, which also gives what
-            stands beside the scores.
-        positive: The positive class of two. Beside a single column ``prob`` it may be a word: ``prob`` is the
-            probability of that class, and the other word among the labels is the other class.
-        beside: The other files of the same command. An option that one file has no use for is refused only if it
-            means nothing to any of them.
-        carry: Columns of a table that are no classes and come along with the rows of ``Source.raw``.
-        answers: A table may have the columns ``confidence`` and ``correct`` of answers in place of classes and labels.
+        labelled: Labels have to be there. If not, the file is read by :meth:`Source.rows`, which
+            also gives what stands beside the scores.
+        positive: The positive class of two. Beside a single column ``prob`` it may be a word:
+            ``prob`` is the probability of that class, and the other word among the labels is the
+            other class.
+        beside: The other files of the same command. An option that one file has no use for is
+            refused only if it means nothing to any of them.
+        carry: Columns of a table that are no classes and come along with the rows of
+            ``Source.raw``.
+        answers: A table may have the columns ``confidence`` and ``correct`` of answers in place of
+            classes and labels.
+        weight_column: The column of a table, or array of an ``.npz``, that says how often each
+            sample counts.
 
     Returns:
         The source; reading it says what is wrong with its values.
@@ -81,20 +92,43 @@ def open_source(
         labelled,
         positive,
         tuple(beside),
-        tuple(carry),
+        tuple(carry) if weight_column is None else tuple(dict.fromkeys([*carry, weight_column])),
         answers,
+        weight_column,
     )
     kind = path.suffix.lower()
     if kind not in (".npz", ".npy", ".csv", ".parquet"):
-        raise ValueError(
-            f"{shown(path)}: macc reads {KINDS}, not {shown(kind) or 'a file without an ending'}"
-        )
+        raise unknown_kind(path)
     if kind != ".npy" and labels is not None:
         raise ValueError(f"{shown(path)}: a {kind} holds its labels itself; leave {shown(labels)} out")
     source = _opened(path, labels, reading)
     if positive is not None:
         _check_positive(source, reading)
     return source
+
+
+def open_any(
+    path: Path, labels: Path | None = None, *, ignore_index: int | None = None, **options: Any
+) -> Source | Maps:
+    """Look at a file of predictions or of maps ``(N, K, H, W)``, or at a folder of maps.
+
+    Args:
+        path: The file, or the folder.
+        labels: The labels of an ``.npy``.
+        ignore_index: The label of pixels to leave out.
+        options: Those of :func:`open_source`.
+    """
+    if not holds_maps(path):
+        if ignore_index is not None:
+            raise ValueError(f"{shown(path)} has rows, and --ignore-index is for maps; leave it out")
+        return open_source(path, labels, **options)
+    reading = Reading(**options)
+    if reading.weight_column is not None:
+        raise ValueError(f"{shown(path)} has maps, and --weight-column is for rows; leave it out")
+    maps = open_maps(path, labels, reading, ignore_index)
+    if reading.positive is not None:
+        _check_positive(maps, reading)
+    return maps
 
 
 def _opened(path: Path, labels: Path | None, reading: Reading) -> Source:
@@ -111,7 +145,7 @@ def _opened(path: Path, labels: Path | None, reading: Reading) -> Source:
     return open_npz_file(path, reading) if kind == ".npz" else open_npy(path, labels, reading)
 
 
-def _check_positive(source: Source, reading: Reading) -> None:
+def _check_positive(source: Source | Maps, reading: Reading) -> None:
     if source.num_classes != 2:
         raise ValueError(
             f"{shown(source.path)} has {source.num_classes} classes, and --positive picks one of two; leave it out"

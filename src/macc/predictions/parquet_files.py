@@ -93,7 +93,7 @@ def open_parquet(path: Path, reading: Reading) -> Source:
                 scores = scores[:, 0] if two else scores
                 if reading.labelled:
                     carried = {name: part.column(name) for name in reading.carry}
-                    yield Raw(scores, _arrow_labels(part.column(label_column), names), carried)
+                    yield Raw(scores, arrow_labels(part.column(label_column), names), carried)
                 else:
                     yield Raw(scores, [], {name: part.column(name) for name in beside})
         except (arrow.ArrowException, OSError) as error:
@@ -184,8 +184,10 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
     return values if values.dtype.kind == "f" else values.astype(np.float64)
 
 
-def _arrow_labels(column: Any, classes: list[str] | None) -> "npt.NDArray[Any] | list[str]":
-    """Whole numbers as they are, anything else, and numbers that may name classes, as text, as in a ``.csv``."""
+def arrow_labels(column: Any, classes: list[str] | None) -> "npt.NDArray[Any] | list[str]":
+    """Whole numbers as they are, anything else, and numbers that may name classes, as text, as in a
+    ``.csv``.
+    """
     from pyarrow import types
 
     names = any(name.lstrip("+-")[:1].isdigit() for name in classes or ())

@@ -1,10 +1,12 @@
-"""A file of predictions, opened and not read yet: read whole or, where that would not fit, a batch at a time."""
+"""A file of predictions, opened and not read yet: read whole or, where that would not fit, a batch
+at a time.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,24 +14,30 @@ import numpy.typing as npt
 from macc.metrics.inputs import predictions
 from macc.metrics.refusals import InputError
 from macc.predictions.refusals import FileWords
+from macc.predictions.weights import weights_of
 from macc.tables import thousands
 from macc.words import listed, quoted, shown
+
+if TYPE_CHECKING:
+    from macc.predictions.maps import Maps
 
 # 16 MB of float64 at most; Python's own numbers, which a .csv becomes first, take four times that.
 _BATCH_ELEMENTS = 2**21
 _MOST_ROWS = 2**16
-# From how many samples on a column of whole numbers is no accident, and from how many a class on a class
-# without samples is none.
+# From how many samples on a column of whole numbers is no accident, and from how many a class on a
+# class without samples is none.
 _FEW_SAMPLES = 20
 _SAMPLES_A_CLASS = 50
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Scores ``(N, K)`` or ``(N,)``, labels ``(N,)``, whether the scores are logits, and class names if known.
+    """Scores ``(N, K)`` or ``(N,)``, labels ``(N,)``, whether the scores are logits, and class
+    names if known.
 
-    ``rows`` says where in its file each sample stands, counted from 0; without it samples are all of the file.
-    ``answers`` says that scores are the confidence of answers, and labels whether they were right.
+    ``rows`` says where in its file each sample stands, counted from 0; without it samples are all
+    of the file. ``answers`` says that scores are the confidence of answers, and labels whether they
+    were right. ``weights`` are those of a column that was named.
     """
 
     scores: npt.NDArray[Any]
@@ -38,6 +46,7 @@ class Loaded:
     classes: list[str] | None
     rows: npt.NDArray[np.int64] | None = None
     answers: bool = False
+    weights: npt.NDArray[np.float64] | None = None
 
     def probs(self) -> npt.NDArray[Any]:
         """The scores as probabilities."""
@@ -47,15 +56,41 @@ class Loaded:
 
 
 class Batch(NamedTuple):
-    """Some samples: scores ``(N, K)`` or ``(N,)``, class indices, and their rows in the file, from 0."""
+    """Some samples: scores ``(N, K)`` or ``(N,)``, class indices, their rows in the file, from 0,
+    and their weights if known.
+    """
 
     scores: npt.NDArray[Any]
     labels: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64] | None = None
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    """Batches in one; one alone is not copied."""
+    if len(batches) == 1:
+        return batches[0]
+    scores, labels, rows = (np.concatenate([batch[i] for batch in batches]) for i in range(3))
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    return Batch(scores, labels, rows, np.concatenate(weights) if weights else None)
+
+
+def _cut(batch: Batch, some: slice) -> Batch:
+    scores, labels, rows, weights = batch
+    return Batch(scores[some], labels[some], rows[some], None if weights is None else weights[some])
+
+
+class Weighing(NamedTuple):
+    """The sum of the weights of a file, and whether they are relative and not whole."""
+
+    total: float
+    relative: bool
 
 
 class Raw(NamedTuple):
-    """Neighbouring rows of a file, with labels as the file has them, or all columns that are not classes."""
+    """Neighbouring rows of a file, with labels as the file has them, or all columns that are not
+    classes.
+    """
 
     scores: npt.NDArray[Any]
     labels: "npt.NDArray[Any] | list[str]"
@@ -66,9 +101,10 @@ class Raw(NamedTuple):
 class Source:
     """A file of predictions, opened and not read yet.
 
-    ``place`` says in words where a row stands. ``suspect`` says that every column of the file counts as a
-    class because nobody said otherwise, so that one may be none. ``columns`` are those of a table, in their order;
-    ``raw`` reads the rows as they are. ``answers`` is as in :class:`Loaded`.
+    ``place`` says in words where a row stands. ``suspect`` says that every column of the file
+    counts as a class because nobody said otherwise, so that one may be none. ``columns`` are those
+    of a table, in their order; ``raw`` reads the rows as they are. ``answers`` is as in
+    :class:`Loaded`. ``weight_column`` is among what ``raw`` gives beside the scores.
     """
 
     path: Path
@@ -82,6 +118,8 @@ class Source:
     read: Callable[[], Iterator[Batch]]
     raw: Callable[[], Iterator[Raw]]
     answers: bool = False
+    dense: bool = False
+    weight_column: str | None = None
 
     def load(self, *, normalise: bool = False) -> Loaded:
         """Everything at once, the values checked.
@@ -89,16 +127,15 @@ class Source:
         Args:
             normalise: Rows of probabilities are going to be divided by their sum.
         """
-        batches = list(self._watched())
         # Arrays come in one piece, which is not copied.
-        scores, labels, rows = (
-            parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*batches, strict=True)
-        )
+        scores, labels, rows, weights = _joined(list(self._watched()))
         try:
             predictions(scores, labels, from_logits=self.from_logits, normalise=normalise).check()
         except ValueError as error:
             raise self.refusal(error, rows) from None
-        return Loaded(scores, labels, self.from_logits, self.classes, rows, self.answers)
+        if weights is not None and not weights.any():
+            raise ValueError(self._no_weight())
+        return Loaded(scores, labels, self.from_logits, self.classes, rows, self.answers, weights)
 
     def batches(self) -> Iterator[Batch]:
         """As many samples at a time as fit, whatever pieces the file has."""
@@ -109,12 +146,37 @@ class Source:
             parts.append(batch)
             waiting += len(batch.labels)
             while waiting >= size:
-                whole = [np.concatenate(part) for part in zip(*parts, strict=True)]
-                yield Batch(*(part[:size] for part in whole))
-                parts = [Batch(*(part[size:] for part in whole))]
+                whole = _joined(parts)
+                yield _cut(whole, slice(None, size))
+                parts = [_cut(whole, slice(size, None))]
                 waiting -= size
         if waiting:
-            yield Batch(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+            yield _joined(parts)
+
+    def weighing(self) -> Weighing | None:
+        """What the weights of all rows are, from a look at their column; None where there is
+        none.
+        """
+        if self.weight_column is None:
+            return None
+        total, relative, first = 0.0, False, 0
+        for part in self.raw():
+            weights = weights_of(self.path, self.words, part.others[self.weight_column], first)
+            first += len(weights)
+            total += float(weights.sum())
+            relative = relative or bool((weights != np.rint(weights)).any())
+        if total == 0:
+            raise ValueError(self._no_weight())
+        return Weighing(total, relative)
+
+    def rows_in_memory(self) -> float:
+        """How many rows there are once those of whole weights are repeated."""
+        weighing = self.weighing()
+        return self.num_rows if weighing is None or weighing.relative else weighing.total
+
+    def _no_weight(self) -> str:
+        name = quoted(self.weight_column or "")
+        return f"{shown(self.path)}: all weights in {name} are 0; at least one sample has to count"
 
     def rows(self, *, normalise: bool = False) -> Iterator[Raw]:
         """The rows as they are, without a look at labels; the scores are checked.
@@ -150,7 +212,9 @@ class Source:
         return error.said_of(self.path, words)
 
     def _watched(self) -> Iterator[Batch]:
-        """The file, with a look at what may be no class: a column of whole numbers, or one that never occurs."""
+        """The file, with a look at what may be no class: a column of whole numbers, or one that
+        never occurs.
+        """
         counts = np.zeros(self.num_classes, dtype=np.int64)
         whole = np.full(self.num_classes, self.suspect)
         outside = np.zeros(self.num_classes, dtype=bool)
@@ -177,7 +241,9 @@ class Source:
     def _refuse_whole(
         self, strange: npt.NDArray[np.bool_], whole: npt.NDArray[np.bool_], samples: int, *, done: bool
     ) -> None:
-        """Refuse numbers or folds among the classes; logits may still turn out to be other than whole."""
+        """Refuse numbers or folds among the classes; logits may still turn out to be other than
+        whole.
+        """
         if not strange.any() or whole.all() or samples < _FEW_SAMPLES or (self.from_logits and not done):
             return
         name = (self.classes or [])[int(np.flatnonzero(strange)[0])]
@@ -192,16 +258,13 @@ def rows_at_once(width: int) -> int:
     return max(1, min(_MOST_ROWS, _BATCH_ELEMENTS // width))
 
 
-def paired_batches(one: Source, two: Source) -> Iterator[tuple[Batch, Batch]]:
-    """Batches of both files, refused where the files are not of the same samples."""
-    check_same_files(one, two)
-    for a, b in zip(one.batches(), two.batches(), strict=False):
-        check_same_samples(one, a, two, b)
-        yield a, b
-
-
-def check_same_files(one: Source, two: Source) -> None:
+def check_same_files(one: "Source | Maps", two: "Source | Maps") -> None:
     """Refuse to compare files of other numbers of samples or of other classes."""
+    if one.dense != two.dense:
+        maps, rows = (one, two) if one.dense else (two, one)
+        raise ValueError(
+            f"{shown(maps.path)} has maps of whole images and {shown(rows.path)} has rows; they cannot be compared"
+        )
     if one.num_rows != two.num_rows:
         raise ValueError(
             f"{shown(one.path)} has {one.num_rows} samples and {shown(two.path)} has {two.num_rows}; "
@@ -214,9 +277,16 @@ def check_same_files(one: Source, two: Source) -> None:
         )
 
 
-def check_same_samples(one: Source, a: "Batch | Loaded", two: Source, b: "Batch | Loaded") -> None:
+def check_same_samples(
+    one: "Source | Maps", a: "Batch | Loaded", two: "Source | Maps", b: "Batch | Loaded"
+) -> None:
     """Refuse to compare samples of other rows, which missing labels lead to, or of other labels."""
-    for mine, theirs, what in ((a.rows, b.rows, "missing labels"), (a.labels, b.labels, "labels")):
+    both = (
+        (a.rows, b.rows, "missing labels"),
+        (a.labels, b.labels, "labels"),
+        (a.weights, b.weights, "weights"),
+    )
+    for mine, theirs, what in both:
         if mine is None or theirs is None or np.array_equal(mine, theirs):
             continue
         shorter = min(len(mine), len(theirs))

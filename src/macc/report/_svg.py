@@ -1,4 +1,6 @@
-"""Figures and images as parts of a page: inline, in the colours of its theme, naming nothing outside it."""
+"""Figures and images as parts of a page: inline, in the colours of its theme, naming nothing
+outside it.
+"""
 
 import base64
 import io

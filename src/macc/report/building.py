@@ -10,6 +10,7 @@ import torch
 from macc import metrics, words
 from macc.data import Splits
 from macc.metrics import Report
+from macc.metrics.correctness import CLASSES
 from macc.predictions import Loaded
 from macc.report import figures, kinds
 from macc.report._svg import data_uri, inline
@@ -72,7 +73,8 @@ class Builder:
         found: dict[bytes, Group] = {}
         for source in self.sources:
             labels = self.loaded[source.name].labels.astype("int64")
-            key = hashlib.sha256(labels.tobytes()).digest()
+            # Answers and classes have nothing to compare.
+            key = hashlib.sha256(labels.tobytes()).digest() + bytes([self.loaded[source.name].answers])
             name = words.shown(source.path.name) if source.recipe is None else source.recipe.dataset
             title = f"{name}, {self.split} split: {thousands(len(labels))} samples"
             if self.seed:
@@ -81,7 +83,9 @@ class Builder:
         return list(found.values())
 
     def page(self, title: str, groups: list[Group]) -> Page:
-        """The page with the figures of the groups and the details of each source; sentences and tables are not in it."""
+        """The page with the figures of the groups and the details of each source; sentences and
+        tables are not in it.
+        """
         for group in groups:
             group.figures = self._figures(group)
         details = []
@@ -104,6 +108,7 @@ class Builder:
             from_logits=found.from_logits,
             classes=self.class_names(source),
             positive=source.positive,
+            answers=found.answers,
         )
 
     def class_names(self, source: ReportSource) -> list[str] | None:
@@ -137,7 +142,7 @@ class Builder:
         found = []
         for kind, (title, caption, wide) in _FIGURES.items():
             panels = kind == "mistakes" and len(wanted.sources) > kinds.MOST_OUTLINES
-            shown = self._draw(
+            shown = self.draw(
                 title,
                 f"{caption}{which}",
                 wide or panels,
@@ -151,7 +156,7 @@ class Builder:
             caption = kinds.SAMPLES_RULE
             if len(group.sources) > 2:
                 caption += f" {names} are the first two rows of the table."
-            shown = self._draw(
+            shown = self.draw(
                 f"Where {names} differ most",
                 f"{caption}{seed}",
                 True,
@@ -161,7 +166,8 @@ class Builder:
                 found.append(shown)
         return found
 
-    def _draw(self, title: str, caption: str, wide: bool, draw: "Callable[[], Figure]") -> Shown | None:
+    def draw(self, title: str, caption: str, wide: bool, draw: "Callable[[], Figure]") -> Shown | None:
+        """A figure of the page, or none, and the reason why, where it cannot be drawn."""
         try:
             with style():
                 figure = draw()
@@ -176,7 +182,7 @@ class Builder:
         report, found = self.reports[source.name], self.loaded[source.name]
         splits = self._splits(source)
         key = f"run-{index}"
-        shown = self._draw(
+        shown = self.draw(
             "Reliability",
             "The height of a bar is the accuracy of a bin of confidence. The hatched part is the gap to the confidence. "
             "The fewer samples a bar rests on, the fainter it is. Below stands how many samples each bin holds. With two "
@@ -187,7 +193,7 @@ class Builder:
         drawn = [] if shown is None else [shown]
         if source.run is not None:
             history = {source.name: source.history()}
-            shown = self._draw(
+            shown = self.draw(
                 "Training",
                 TRAINING,
                 True,
@@ -201,8 +207,9 @@ class Builder:
             path=words.shown(source.path, None),
             facts=_facts(source),
             verdict=report.verdict(),
+            tests=report.tests(),
             worst=_worst(report),
-            classes=class_table(report, _recalls(found, report.num_classes)),
+            classes=class_table(report, _recalls(found, report.num_classes)) if report.classes else None,
             figures=drawn,
             mistakes=mistakes,
             mistakes_note=note,
@@ -215,12 +222,14 @@ class Builder:
         if probs.ndim == 1:
             probs = torch.stack([1 - probs, probs], dim=1)
         confidence, predicted = probs.max(dim=1)
+        names = [row.name for row in report.classes]
+        if report.answers:
+            confidence, predicted, names = probs[:, 1], torch.ones_like(labels), CLASSES
         wrong = (predicted != labels).nonzero()[:, 0]
         order = wrong[confidence[wrong].argsort(descending=True, stable=True)][:MISTAKES]
         part = None if splits is None else splits.parts().get(self.split)
         if part is not None and len(part) != len(labels):
             part = None
-        names = [row.name for row in report.classes]
 
         def shown(i: int) -> tuple[str | None, str]:
             """The image or the text of a sample, where there is one."""
@@ -241,9 +250,10 @@ class Builder:
             )
             for i, (image, text) in ((i, shown(i)) for i in order.tolist())
         ]
+        what = "answer" if report.answers else "prediction"
         if not rows:
-            return rows, "There is no wrong prediction."
-        return rows, f"{len(rows)} of {thousands(len(wrong))} wrong predictions, the most confident first."
+            return rows, f"There is no wrong {what}."
+        return rows, f"{len(rows)} of {thousands(len(wrong))} wrong {what}s, the most confident first."
 
 
 _FIGURES: dict[str, tuple[str, str, bool]] = {
@@ -298,6 +308,18 @@ _FIGURES: dict[str, tuple[str, str, bool]] = {
     ),
     "training": ("Training", TRAINING, True),
 }
+
+
+def take_lead(groups: Sequence[Group]) -> Shown | None:
+    """The figure that shows whether confidence is right, taken from the other figures to be shown
+    first; none where no run can be drawn.
+    """
+    for group in groups[:1]:
+        for figure in group.figures:
+            if figure.title == _FIGURES["reliability"][0]:
+                group.figures.remove(figure)
+                return figure
+    return None
 
 
 def _worst(report: Report) -> str:

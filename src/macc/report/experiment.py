@@ -1,4 +1,6 @@
-"""The report of an experiment: its tables over seeds, its findings, its figure, and its runs in detail."""
+"""The report of an experiment: its tables over seeds, its findings, its figure, and its runs in
+detail.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +11,10 @@ from typing import TYPE_CHECKING
 from macc.experiments import Result, load_result
 from macc.experiments.loading import safe_name
 from macc.experiments.spec import RULE_TEXT
-from macc.experiments.tables import block_table, marked, tables
+from macc.experiments.tables import block_table, leading, marked, tables
 from macc.io.writing import write_whole
 from macc.report._svg import inline
-from macc.report.building import Builder
+from macc.report.building import Builder, take_lead
 from macc.report.figures.style import save
 from macc.report.html import Shown, check_output, write_page
 from macc.report.sources import ReportSource
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 Draw = Callable[[Result, Path, "str | PathLike[str] | None"], "tuple[Figure, str]"]
-"""Draws the figure of a result, given the folder of run folders and the one of data; gives the rule under it too."""
+"""Draws the figure of a result, given the folder of run folders and the one of data; gives the rule
+under it too.
+"""
 
 
 def find(path: str | PathLike[str], out: Path = Path("runs")) -> Path | None:
-    """The folder of an experiment by its folder, its ``result.json`` or its name; nothing if it is none.
+    """The folder of an experiment by its folder, its ``result.json`` or its name; nothing if it is
+    none.
 
     Of several scales under one name, the one that was run last.
     """
@@ -61,7 +66,8 @@ def write(
         output: The ``.html`` file; ``report.html`` in the folder by default.
         root: The folder with data files, for class names and images.
         title: The heading; the experiment's own by default.
-        draw: Draws the figure that the experiment names, if it names one, as :func:`macc.paper.draw` does.
+        draw: Draws the figure that the experiment names, if it names one, as
+            :func:`macc.paper.draw` does.
         on_progress: Called with the share of the work done.
 
     Returns:
@@ -90,9 +96,13 @@ def write(
                 Shown(heading, inline(figure, "figure-experiment", f"{heading}. {rule}"), rule, True)
             )
     builder = Builder(sources, root=root, seed=f"seed {result.first_seed}", on_progress=on_progress)
-    page = builder.page(heading, builder.measure())
+    groups = builder.measure()
+    page = builder.page(heading, groups)
+    page.lead = take_lead(groups)
     page.notes = list(dict.fromkeys(result.notes))
-    page.findings = result.findings or ["This experiment measures and shows; it tests nothing."]
+    found = leading(result.findings)
+    found += [text for text in result.findings if text not in found]
+    page.findings = found or ["This experiment measures and shows; it tests nothing."]
     page.tables, page.figures, page.left_out = _tables(result), extra, [*left_out, *page.left_out]
     write_page(page, path)
     return [path, *written]

@@ -45,6 +45,7 @@ class Detail:
     path: str
     facts: dict[str, str]
     verdict: str
+    tests: str
     worst: str
     classes: Table | None
     figures: list[Shown]
@@ -63,6 +64,37 @@ class Group:
     figures: list[Shown] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class SectionPart:
+    """One thing that a section shows: what was found in words, its table, its figure, what it rests
+    on, and what to do.
+    """
+
+    title: str
+    finding: str
+    table: Table
+    figure: Shown | None
+    basis: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page beside those that every page has."""
+
+    key: str
+    title: str
+    parts: list[SectionPart]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question that every reader has, and the answer in a sentence."""
+
+    question: str
+    sentence: str
+
+
 @dataclass
 class Page:
     """What the template shows."""
@@ -74,8 +106,12 @@ class Page:
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
     figures: list[Shown] = field(default_factory=list)
     next_steps: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    lead: Shown | None = None
+    """The figure beside the answers."""
     version: str = __version__
 
 

@@ -24,7 +24,7 @@ from macc.report.figures.reliability import reliability_diagrams
 from macc.report.figures.style import WIDE, check_format, grid, note, plain, save, style, width_for
 from macc.report.sources import ReportSource, each_shift, open_sources, same_labels
 from macc.training.runs import SPREAD
-from macc.words import did_you_mean
+from macc.words import did_you_mean, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +47,18 @@ class Wanted:
     def pairs(self) -> dict[str, tuple[Any, Any]]:
         """Probabilities and labels of every source, by name."""
         return {source.name: source.pair(self.split) for source in self.sources}
+
+    @property
+    def answers(self) -> bool:
+        """Whether all sources are answers without classes; what is drawn together is of one
+        kind.
+        """
+        found = {source.predictions(self.split).answers: source for source in self.sources}
+        if len(found) == 2:
+            raise ValueError(
+                f"{shown(found[True].path)} has answers and {shown(found[False].path)} classes; draw them apart"
+            )
+        return True in found
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,9 @@ def plot(
         paths: Run folders or prediction files.
         split: Which of a run's predictions.
         root: The folder with data files, for kinds that show images.
-        reading: How to read prediction files: ``label_column``, ``class_columns``, ``ignore``, ``logits``,
-            ``labels_are``, ``drop_missing``, ``labels`` of every ``.npy``, and the ``positive`` class of two.
+        reading: How to read prediction files: ``label_column``, ``class_columns``, ``ignore``,
+            ``logits``, ``labels_are``, ``drop_missing``, ``labels`` of every ``.npy``, and the
+            ``positive`` class of two.
 
     Returns:
         The figure.
@@ -134,6 +147,7 @@ def evaluated(
         classes=found.classes,
         positive=positive,
         resamples=resamples,
+        answers=found.answers,
     )
 
 
@@ -146,7 +160,9 @@ def measured(found: Loaded, metric: str) -> float:
 def panels(
     count: int, size: tuple[float, float], *, wide: int = WIDE, **options: Any
 ) -> "tuple[Figure, list[Axes]]":
-    """As many panels as there are things to draw, in rows of at most ``wide``; what is left over is empty."""
+    """As many panels as there are things to draw, in rows of at most ``wide``; what is left over is
+    empty.
+    """
     columns = min(count, wide)
     figure, rows = grid(-(-count // columns), columns, size, **options)
     flat = [ax for row in rows for ax in row]
@@ -182,7 +198,7 @@ def confidence(wanted: Wanted) -> "Figure":
     """Histograms side by side."""
     figure, axes = panels(len(wanted.sources), (4.0, 3.0), sharey=True)
     for ax, (name, (probs, labels)) in zip(axes, wanted.pairs().items(), strict=True):
-        figures.confidence_histogram(probs, labels, ax=ax)
+        figures.confidence_histogram(probs, labels, answers=wanted.answers, ax=ax)
         ax.set_title(plain(name))
         if ax is not axes[0]:
             ax.set_ylabel("")
@@ -196,17 +212,19 @@ def confidence(wanted: Wanted) -> "Figure":
     "confidence of the wrong predictions; more than three runs have a panel each, with the first run",
 )
 def mistakes(wanted: Wanted) -> "Figure":
-    """One panel, or one for each run beside the first: more than three outlines in one hide each other."""
+    """One panel, or one for each run beside the first: more than three outlines in one hide each
+    other.
+    """
     pairs = wanted.pairs()
     if len(pairs) <= MOST_OUTLINES:
         figure, (ax,) = panels(1, (5.6, 3.8))
-        figures.wrong_confidence(pairs, ax=ax)
+        figures.wrong_confidence(pairs, answers=wanted.answers, ax=ax)
         return figure
     (first, of_first), *others = pairs.items()
     figure, axes = panels(len(others), (5.2, 3.2), wide=3, sharey=True)
     top = []
     for ax, (name, pair) in zip(axes, others, strict=True):
-        figures.wrong_confidence({first: of_first, name: pair}, ax=ax)
+        figures.wrong_confidence({first: of_first, name: pair}, answers=wanted.answers, ax=ax)
         ax.set_title(plain(name))
         top.append(ax.get_ylim()[1])
         if ax.get_subplotspec().colspan.start:  # type: ignore[union-attr]
@@ -237,7 +255,9 @@ def gap(wanted: Wanted) -> "Figure":
 
 
 def gap_parts(source: ReportSource, split: str) -> dict[str, tuple[LogitMoments, torch.Tensor]]:
-    """Moments and labels of a split, and of each shifted set with all its kinds and levels together."""
+    """Moments and labels of a split, and of each shifted set with all its kinds and levels
+    together.
+    """
     parts = {split: source.moments(split)}
     try:
         shifts = list(each_shift(source))
@@ -382,7 +402,7 @@ def pareto(wanted: Wanted) -> "Figure":
 def risk_coverage(wanted: Wanted) -> "Figure":
     """One panel."""
     figure, (ax,) = panels(1, (width_for(len(wanted.sources), 5.4), 4.0))
-    figures.risk_coverage(wanted.pairs(), ax=ax)
+    figures.risk_coverage(wanted.pairs(), answers=wanted.answers, ax=ax)
     return figure
 
 

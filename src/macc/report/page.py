@@ -1,14 +1,17 @@
-"""The report of run folders and prediction files: which is calibrated, which is better, and what to do next."""
+"""The report of run folders and prediction files: which is calibrated, which is better, and what to
+do next.
+"""
 
-import shlex
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from macc import metrics, words
-from macc.report.building import Builder
+from macc.report.answers import answers, headline_of
+from macc.report.building import Builder, take_lead
 from macc.report.html import Group, check_output, write_page
+from macc.report.operation import Operation, sections
 from macc.report.sources import ReportSource, open_sources
 from macc.report.tables import comparison_table
 from macc.tables import PERCENT, number
@@ -16,7 +19,6 @@ from macc.tables import PERCENT, number
 MOST_COMPARED = 12
 MOST_REPAIRED = 3
 LEVEL = 0.05
-VALIDATION = "VAL.npz"
 
 
 def write(
@@ -28,6 +30,7 @@ def write(
     title: str | None = None,
     on_progress: Callable[[float], None] | None = None,
     reading: Mapping[str, Any] | None = None,
+    operation: Operation | None = None,
 ) -> Path:
     """Write the report of run folders and prediction files.
 
@@ -39,20 +42,29 @@ def write(
         title: The heading; the data sets by default.
         on_progress: Called with the share of the work done.
         reading: How to read prediction files, as in :func:`macc.report.kinds.plot`.
+        operation: Groups, sets of classes and times to show too.
 
     Returns:
         The file written.
     """
-    if not paths:
+    asked = operation or Operation()
+    if not paths and not asked.monitors:
         raise ValueError("give at least one run folder, prediction file or experiment to report on")
-    sources = open_sources(paths, reading)
+    sources = open_sources(paths, {**(reading or {}), **asked.reading})
+    asked.check(sources)
     path = check_output(output)
     builder = Builder(sources, split=split, root=root, on_progress=on_progress)
     groups = builder.measure()
     findings = [f"{source.name}: {builder.reports[source.name].verdict()}" for source in sources]
-    findings += [sentence for group in groups for sentence in _compared(builder, group)]
-    page = builder.page(title or _title(sources), groups)
-    page.findings, page.notes, page.next_steps = findings, _notes(sources), _next_steps(builder)
+    shown = sections(builder, asked)
+    parts = [part for section in shown for part in section.parts]
+    findings += [f"{part.title}: {part.finding}" for part in parts]
+    compared = [sentence for group in groups for sentence in _compared(builder, group)]
+    findings += compared
+    page = builder.page(title or _title(sources, asked), groups)
+    page.answers, page.lead = answers(builder, compared), take_lead(groups)
+    page.sections, page.findings, page.notes = shown, findings, _notes(sources)
+    page.next_steps = _next_steps(builder, [part.next_step for part in parts if part.next_step])
     page.tables = [
         comparison_table(group.title, {source.name: builder.reports[source.name] for source in group.sources})
         for group in groups
@@ -60,9 +72,10 @@ def write(
     return write_page(page, path)
 
 
-def _title(sources: Sequence[ReportSource]) -> str:
-    """The first few data sets."""
+def _title(sources: Sequence[ReportSource], asked: Operation) -> str:
+    """The first few data sets, or states where there are none."""
     names = [words.shown(s.path.name) if s.recipe is None else s.recipe.label for s in sources]
+    names = names or [words.shown(path.name) for path in asked.monitors]
     return f"Calibration: {', '.join(list(dict.fromkeys(names))[:4])}"
 
 
@@ -75,7 +88,9 @@ def _notes(sources: Sequence[ReportSource]) -> list[str]:
 
 
 def _compared(builder: Builder, group: Group) -> list[str]:
-    """A sentence for each run against the first: is it better calibrated, and is it more than chance?"""
+    """A sentence for each run against the first: is it better calibrated, and is it more than
+    chance?
+    """
     first, *others = group.sources
     if len(others) > MOST_COMPARED:
         builder.left_out.append(
@@ -92,21 +107,25 @@ def _compared(builder: Builder, group: Group) -> list[str]:
             pair[0].probs(),
             pair[1].probs(),
             pair[0].labels,
-            metrics=["accuracy", "ece"],
+            metrics=["positive_ece"] if pair[0].answers else ["accuracy", "ece"],
             classes=builder.class_names(first),
             positive=first.positive,
         )
         found.append((other.name, result))
-    corrected = metrics.holm([result[_headline(result.differences)].p for _, result in found])
+    corrected = metrics.holm([result[headline_of(result.differences)].p for _, result in found])
     return [
         _sentence(name, first.name, result, p) for (name, result), p in zip(found, corrected, strict=True)
     ]
 
 
-def _next_steps(builder: Builder) -> list[str]:
-    """What to do with what was found: repair the confidence, then decide which predictions to accept."""
+def _next_steps(builder: Builder, others: Sequence[str]) -> list[str]:
+    """What to do with what was found: repair the confidence, then decide which predictions to
+    accept.
+    """
+    if not builder.sources:
+        return []
     measured = {source.name: builder.reports[source.name].metrics for source in builder.sources}
-    wrong = [s for s in builder.sources if measured[s.name][_headline(measured[s.name])].low > 0]
+    wrong = [s for s in builder.sources if measured[s.name][headline_of(measured[s.name])].low > 0]
     steps = []
     if not wrong:
         steps.append(
@@ -116,38 +135,39 @@ def _next_steps(builder: Builder) -> list[str]:
     for source in wrong[:MOST_REPAIRED]:
         steps.append(
             f"Repair the confidence of {source.name} without training it again: "
-            f"`macc calibrate --fit {_validation(source)} --apply {_predictions(source, builder.split)}`"
+            f"`macc calibrate --fit {source.validation()} --apply {source.file(builder.split)}{source.options()}`"
         )
     first = (wrong or builder.sources)[0]
     steps.append(
         "Find the confidence from which on predictions can be accepted: "
-        f"`macc threshold {_validation(first)} --check {_predictions(first, builder.split)}`"
+        f"`macc threshold {first.validation()} --check {first.file(builder.split)}{first.options()}`"
     )
-    if any(VALIDATION in step for step in steps):
+    steps += others
+    stands = dict.fromkeys(source.validation() for source in builder.sources if source.run is None)
+    named = [f"`{name}`" for name in stands if any(name in step for step in steps)]
+    if named:
         steps.append(
-            f"`{VALIDATION}` stands for predictions of the model on other samples, not its training samples."
+            f"{' or '.join(named)} stands for predictions of the model on other samples, not its training samples."
         )
     return steps
 
 
-def _headline(measured: Container[str]) -> str:
-    """The metric by which a model is called calibrated: of the predicted class, or of two classes the positive one."""
-    return "positive_ece" if "positive_ece" in measured else "ece"
-
-
 def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> str:
-    metric = _headline(result.differences)
-    ece, accuracy = result[metric], result["accuracy"]
+    metric = headline_of(result.differences)
+    ece = result[metric]
     error = "ECE of the positive class" if metric == "positive_ece" else "ECE"
     ends = " to ".join(number(end, PERCENT, ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
     if p < LEVEL:
         verdict = f"is significantly {'better' if ece.value < 0 else 'worse'} calibrated than {first}"
     else:
         verdict = f"is neither significantly better nor significantly worse calibrated than {first}"
+    accuracy = ""
+    if "accuracy" in result.differences:
+        accuracy = f" and its accuracy is {_points(result['accuracy'])}"
     shown = "< 0.001" if p < 0.001 else f"= {p:.3f}"
     return (
         f"{name} {verdict}. Its {error} is {_points(ece)} ({100 * result.confidence:g} % interval of the difference "
-        f"{ends}, p {shown} after Holm's correction) and its accuracy is {_points(accuracy)}."
+        f"{ends}, p {shown} after Holm's correction){accuracy}."
     )
 
 
@@ -157,17 +177,6 @@ def _points(difference: metrics.Difference) -> str:
     if not float(text):
         return "the same"
     return f"{text} points {'lower' if difference.value < 0 else 'higher'}"
-
-
-def _predictions(source: ReportSource, split: str) -> str:
-    """The file with the predictions of a split, as it is written in a shell."""
-    path = source.path if source.run is None else source.path / "predictions" / f"{split}.npz"
-    return shlex.quote(str(path))
-
-
-def _validation(source: ReportSource) -> str:
-    """The file to fit a repair to, as it is written in a shell; only a run has one."""
-    return VALIDATION if source.run is None else _predictions(source, "val")
 
 
 def how_to_open(path: Path) -> str:

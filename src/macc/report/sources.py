@@ -1,7 +1,10 @@
-"""What figures and pages are made of: run folders and prediction files, by names that tell them apart."""
+"""What figures and pages are made of: run folders and prediction files, by names that distinguish
+them.
+"""
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from macc import losses
 from macc.data import Splits, known
 from macc.heads import LogitMoments
 from macc.io.arrays import read_npz
-from macc.predictions import Loaded, open_source
+from macc.predictions import Loaded, groups_of, open_source
 from macc.training.building import splits_for
-from macc.training.recipe import Recipe
+from macc.training.recipe import Recipe, criterion_of
 from macc.training.runs import Run, open_run
 from macc.words import shown
 
@@ -33,7 +35,8 @@ class ReportSource:
         path: The run folder or the file.
         name: What figures and tables call it.
         run: The run, where it is one.
-        reading: How to read a file, as arguments of ``open_source``; of a run only ``positive`` counts.
+        reading: How to read a file, as arguments of ``open_source``; of a run only ``positive``
+            counts.
     """
 
     path: Path
@@ -52,16 +55,64 @@ class ReportSource:
         return None if self.run is None else self.run.recipe
 
     def predictions(self, split: str = "test") -> Loaded:
-        """Scores and labels of a split; a file has one set of predictions, whatever it is called."""
+        """Scores and labels of a split; a file has one set of predictions, whatever it is
+        called.
+        """
         if self.run is None:
-            return open_source(self.path, **self.reading).load()
+            return self._of_file
         logits, labels = self.run.predictions(split)
         return Loaded(logits.numpy(), labels.numpy(), True, None)
+
+    @cached_property
+    def _of_file(self) -> Loaded:
+        return open_source(self.path, **self.reading).load()
 
     def pair(self, split: str = "test") -> tuple[Any, Any]:
         """Probabilities and labels."""
         found = self.predictions(split)
         return found.probs(), found.labels
+
+    def groups(self, columns: Sequence[str], second: Path | None, loaded: Loaded) -> list[str]:
+        """The group of each sample that was loaded, from columns of the file or of a second one."""
+        if self.run is not None:
+            return groups_of(self.path, loaded, columns, second, len(loaded.labels))
+        source = open_source(self.path, **self.reading)
+        return groups_of(self.path, loaded, columns, second, source.num_rows)
+
+    def file(self, split: str = "test") -> str:
+        """The file with the predictions of a split, as it is written in a shell."""
+        path = self.path if self.run is None else self.path / "predictions" / f"{split}.npz"
+        return shlex.quote(str(path))
+
+    def options(self, but: Sequence[str] = ()) -> str:
+        """How to read the file, as options in a shell with a blank before them; columns of groups
+        are named by others.
+
+        Args:
+            but: Columns that another option names.
+        """
+        given = self.reading
+        ignored = [name for name in (*given.get("ignore", ()), *given.get("carry", ())) if name not in but]
+        words = [
+            *(["--logits"] if given.get("logits") else []),
+            *(["--drop-missing"] if given.get("drop_missing") else []),
+        ]
+        for option, text in (
+            ("--label-column", given.get("label_column", "label")),
+            ("--class-columns", ",".join(given.get("class_columns", ()))),
+            ("--ignore", ",".join(ignored)),
+            ("--labels-are", given.get("labels_are")),
+            ("--positive", self.positive),
+        ):
+            if text and (option, text) != ("--label-column", "label"):
+                words += [option, shlex.quote(text)]
+        return "".join(f" {word}" for word in words)
+
+    def validation(self) -> str:
+        """The file to fit a repair to, as it is written in a shell; only a run has one, others get
+        a name of their kind.
+        """
+        return f"VAL{self.path.suffix}" if self.run is None else self.file("val")
 
     def moments(self, split: str = "test") -> tuple[LogitMoments, torch.Tensor]:
         """Mean and variance of the logits under dropout, and labels."""
@@ -150,7 +201,9 @@ class ReportSource:
         return self.run.history
 
     def data(self, root: str | PathLike[str] | None = None) -> Splits:
-        """The data a run was trained on, for class names and images; an error where they are other data."""
+        """The data a run was trained on, for class names and images; an error where they are other
+        data.
+        """
         if self.run is None or self.recipe is None:
             raise ValueError(f"{shown(self.path)} is a file of predictions and does not say of which data")
         splits = splits_for(self.recipe, None, root, verify=self.run.environment.get("data_verified", True))
@@ -168,15 +221,16 @@ def open_sources(
 
     Args:
         paths: The folders and files.
-        reading: How to read files, as arguments of ``open_source``; ``labels`` are those of every ``.npy``.
+        reading: How to read files, as arguments of ``open_source``; ``labels`` are those of every
+            ``.npy``.
 
     Example:
         >>> open_sources(["nothing.npz"])
         Traceback (most recent call last):
         ValueError: nothing.npz does not exist; give run folders or prediction files (.npz or .csv)
     """
-    options = dict(reading or {})
-    labels = options.pop("labels", None)
+    options: dict[str, Any] = {"answers": True, **(reading or {})}
+    labels, carry = options.pop("labels", None), options.pop("carry", ())
     files = [Path(each) for each in paths if Path(each).is_file()]
     found = []
     for path in map(Path, paths):
@@ -184,9 +238,10 @@ def open_sources(
             raise ValueError(f"{path} does not exist; give run folders or prediction files (.npz or .csv)")
         if path.is_dir():
             run = open_run(path)
-            found.append(ReportSource(path, losses.parse(run.recipe.loss).label, run, options))
+            found.append(ReportSource(path, criterion_of(run.recipe.loss).label, run, options))
         else:
             own = {"labels": labels} if path.suffix.lower() == ".npy" else {}
+            own |= {"carry": carry} if path.suffix.lower() in (".csv", ".parquet") else {}
             source = ReportSource(path, shown(path.stem, 60), None, options | own | {"beside": files})
             source.predictions()
             found.append(source)
@@ -194,7 +249,9 @@ def open_sources(
 
 
 def name_apart(sources: Sequence[ReportSource]) -> list[ReportSource]:
-    """Give sources of one name what tells them apart: data, model, loss, dropout, seed, and at last the folder."""
+    """Give sources of one name what distinguishes them: data, model, loss, dropout, seed, and at
+    last the folder.
+    """
     named = list(sources)
     for describe in (_data, _model, _loss, _head, _seed, _folder, _number(sources)):
         groups: dict[str, list[int]] = {}
@@ -204,7 +261,7 @@ def name_apart(sources: Sequence[ReportSource]) -> list[ReportSource]:
             words = [describe(named[index]) for index in members]
             if len(members) > 1 and len(set(words)) > 1:
                 for index, word in zip(members, words, strict=True):
-                    label = "" if describe is not _loss or not word else losses.parse(word).label
+                    label = "" if describe is not _loss or not word else criterion_of(word).label
                     shown = name.replace(label, word, 1) if label in name and label else f"{name}, {word}"
                     named[index] = replace(named[index], name=shown if word else name)
     return named

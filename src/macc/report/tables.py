@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from macc.metrics import Estimate, Report, registry
-from macc.tables import PERCENT, Column, Entry, Table, Unit, interval, number, thousands
+from macc.tables import PERCENT, Column, Entry, Table, Unit, number, thousands, with_interval
 
 MOST_CLASSES = 100
 
@@ -15,12 +15,9 @@ def comparison_table(caption: str, reports: Mapping[str, Report]) -> Table:
     columns = [Column("run", left=True), Column("confidence −\u00a0accuracy", better="zero")]
     rows = [[Entry(name), _gap(report)] for name, report in reports.items()]
     first = next(iter(reports.values()))
-    for name in first.metrics:
+    two = first.positive is not None
+    for name in shown_metrics(first):
         metric = registry()[name]
-        two = first.positive is not None
-        # Of two classes the table has the ECE of the positive one and of the top label, and no room for their other errors.
-        if metric.prominence > (1 if two and (metric.of == "two classes" or metric.top_label) else 2):
-            continue
         title = f"{metric.noun}, top label" if two and metric.top_label else metric.noun
         columns.append(Column(title, better=metric.better))
         found = [report[name] for report in reports.values()]
@@ -36,6 +33,19 @@ def comparison_table(caption: str, reports: Mapping[str, Report]) -> Table:
             "Best: its interval lies apart from all others. A column without a mark has no clear best."
         )
     return Table(tuple(columns), tuple(map(tuple, rows)), caption, tuple(notes))
+
+
+def shown_metrics(report: Report) -> list[str]:
+    """The metrics that tables of a page have room for."""
+    two = report.positive is not None
+
+    def most(name: str) -> int:
+        # Of two classes there is the ECE of the positive one and of the top label, and no room for
+        # their other errors.
+        metric = registry()[name]
+        return 1 if two and not report.answers and (metric.of == "two classes" or metric.top_label) else 2
+
+    return [name for name in report.metrics if registry()[name].prominence <= most(name)]
 
 
 def class_table(report: Report, recalls: Sequence[float]) -> Table:
@@ -86,11 +96,7 @@ def _apart(estimates: Sequence[Estimate], better: str) -> int | None:
 
 
 def _estimate(estimate: Estimate, unit: Unit) -> Entry:
-    width = estimate.high - estimate.low
-    below = [interval(estimate.low, estimate.high, unit)]
-    if estimate.noise_floor is not None:
-        below.append(f"chance {number(estimate.noise_floor, unit, width, suffix=True)}")
-    return Entry(number(estimate.value, unit, width, suffix=True), estimate.value, below=tuple(below))
+    return with_interval(estimate.value, estimate.low, estimate.high, unit, estimate.noise_floor)
 
 
 def _gap(report: Report) -> Entry:

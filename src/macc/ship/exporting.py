@@ -1,4 +1,6 @@
-"""``macc export``: a model as a graph for other programs, with everything from raw input to acceptance inside."""
+"""``macc export``: a model as a graph for other programs, with everything from raw input to
+acceptance inside.
+"""
 
 import importlib
 import io
@@ -29,7 +31,9 @@ from macc.words import shown
 TOLERANCE = 1e-4
 """The largest difference from PyTorch that an exported graph may have."""
 ROUNDING = 1e-9
-"""How close to its threshold a score may be for a class to be in the set of one program and not of another."""
+"""How close to its threshold a score may be for a class to be in the set of one program and not of
+another.
+"""
 CHECKED = 64
 """How many inputs it is compared on."""
 
@@ -59,10 +63,12 @@ class Exported:
 def export(
     trained: Trained, path: str | PathLike[str], *, root: str | PathLike[str] | None = None
 ) -> Exported:
-    """Write a model as ONNX or as a ``torch.export`` program, checked against PyTorch before it gets its name.
+    """Write a model as ONNX or as a ``torch.export`` program, checked against PyTorch before it
+    gets its name.
 
-    The graph takes raw inputs as the data set had them, any number at once, and gives ``labels``, ``confidence``,
-    ``probs``, ``certainty`` (where the model ends in a linear layer), ``accepted``, and ``in_set`` where it has sets.
+    The graph takes raw inputs as the data set had them, any number at once, and gives ``labels``,
+    ``confidence``, ``probs``, ``certainty`` (where the model ends in a linear layer), ``accepted``,
+    and ``in_set`` where it has sets.
 
     Args:
         trained: The model; its ``rule`` decides what is accepted.
@@ -123,7 +129,9 @@ class _Graph(nn.Module):
                 self.set_submodule(name, _MaxWindows(module.output_size))  # type: ignore[arg-type]
 
     def forward(self, inputs: Tensor) -> Outputs:
-        """Labels, confidence, probabilities, acceptance, and certainty and sets where there are some."""
+        """Labels, confidence, probabilities, acceptance, and certainty and sets where there are
+        some.
+        """
         return {name: value for name, value in self.network(inputs)._asdict().items() if value is not None}
 
 
@@ -209,7 +217,9 @@ def _metadata(trained: Trained, real: bool) -> dict[str, str]:
 
 
 def _validation_inputs(trained: Trained, root: str | PathLike[str] | None) -> Tensor | None:
-    """Some of the validation inputs, where the data are on this machine; nothing is downloaded for them."""
+    """Some of the validation inputs, where the data are on this machine; nothing is downloaded for
+    them.
+    """
     known = datasets.known().get(trained.recipe.dataset)
     sources = None if known is None else known.sources
     if isinstance(sources, data_files.Sources) and sources.missing(data_files.data_root(root)):
@@ -247,7 +257,8 @@ def _random_inputs(inputs: Inputs) -> Tensor:
 def _largest_difference(expected: Outputs, outputs: Outputs, sets: Sets | None) -> float:
     """Over all numbers; where two classes or the threshold are that close, either answer is right.
 
-    Sets are those of the graph's own probabilities, except where a score is the threshold to the last digits.
+    Sets are those of the graph's own probabilities, except where a score is the threshold to the
+    last digits.
     """
     if list(expected) != list(outputs):
         raise ValueError(f"the exported graph gives {', '.join(outputs)} in place of {', '.join(expected)}")
@@ -267,7 +278,9 @@ def _largest_difference(expected: Outputs, outputs: Outputs, sets: Sets | None) 
 
 
 class _MaxWindows(nn.Module):
-    """``nn.AdaptiveMaxPool2d`` for maps of a size that is fixed in the graph, which ONNX has no word for."""
+    """``nn.AdaptiveMaxPool2d`` for maps of a size that is fixed in the graph, which ONNX has no
+    word for.
+    """
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""What using a model needs, read from a run folder or from one shipped file, which holds no code and no pickle."""
+"""What using a model needs, read from a run folder or from one shipped file, which holds no code
+and no pickle.
+"""
 
 import hashlib
 import json
@@ -103,7 +105,9 @@ def sets_for(
     penalty: float | None = None,
     rank: int | None = None,
 ) -> Sets:
-    """Sets of classes that hold the right one as often as asked, fitted to the calibrated validation predictions."""
+    """Sets of classes that hold the right one as often as asked, fitted to the calibrated
+    validation predictions.
+    """
     probs = trained.calibrator(trained.logits)
     return Sets.fit(
         probs,
@@ -163,9 +167,9 @@ def _of_run(run: Run) -> Trained:
 def ship(trained: Trained, path: str | PathLike[str]) -> Path:
     """Write a model with everything that using it needs as one ``.safetensors`` file.
 
-    The file holds tensors and JSON: the weights, the validation logits (for other thresholds), and as metadata the
-    recipe, the classes and what the model takes, the calibrator, the threshold, the sets and the metrics. A checksum tells a
-    file that was changed or damaged.
+    The file holds tensors and JSON: the weights, the validation logits (for other thresholds), and
+    as metadata the recipe, the classes and what the model takes, the calibrator, the threshold, the
+    sets and the metrics. A checksum tells a file that was changed or damaged.
 
     Args:
         trained: The model.
@@ -257,7 +261,9 @@ def _checked(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
 
 
 def _check_sizes(trained: Trained) -> None:
-    """Compare the tensors with the network before memory is asked for: a small file may describe a huge one."""
+    """Compare the tensors with the network before memory is asked for: a small file may describe a
+    huge one.
+    """
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         try:
             wanted = {

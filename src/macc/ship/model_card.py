@@ -1,5 +1,6 @@
 """``macc card``: a run as a model card, with the metadata block that the Hugging Face hub reads."""
 
+import math
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from macc.training.recipe import HeadSettings
 from macc.training.runs import open_run
 
 PICTURE = "reliability.png"
-SHOWN = ("accuracy", "nll", "brier", "ece", "smooth_ece", "sce")
 RISKS = (0.01, 0.02, 0.05, 0.1)
 TASKS = {
     "image": "image-classification",
@@ -44,8 +44,9 @@ def card(path: str | PathLike[str], output: str | PathLike[str], *, resamples: i
     trained = files.read(run.path)
     logits, labels = run.predictions("test")
     probs = trained.calibrator(logits)
+    shown = [name for name, each in metrics.metrics_of(logits.shape[1]).items() if each.prominence <= 2]
     raw, calibrated = (
-        metrics.evaluate(scores, labels, metrics=SHOWN, classes=trained.inputs.classes, resamples=resamples)
+        metrics.evaluate(scores, labels, metrics=shown, classes=trained.inputs.classes, resamples=resamples)
         for scores in (logits.softmax(1), probs)
     )
     text = "\n\n".join(
@@ -71,8 +72,8 @@ def _metadata(trained: Trained, report: Report) -> dict[str, Any]:
     name = f"{trained.recipe.model} on {trained.inputs.dataset}"
     values = [
         {"type": key, "name": metrics.registry()[key].label, "value": float(report[key].value)}
-        for key in SHOWN
-        if key in report.metrics
+        for key in report.metrics
+        if math.isfinite(report[key].value)
     ]
     result = {
         "task": {"type": TASKS[trained.inputs.kind]},
@@ -93,6 +94,10 @@ def _sections(trained: Trained, raw: Report, calibrated: Report, probs: Tensor, 
     sizes = ", ".join(f"{thousands(sum(counts))} {name}" for name, counts in inputs.counts.items())
     licence = "not known" if inputs.licence is None else inputs.licence
     head = "no MC-dropout head"
+    later = "".join(
+        f", then in a further stage by {stage.loss or recipe.loss} for {stage.epochs}"
+        for stage in recipe.stages
+    )
     if isinstance(recipe.head, HeadSettings):
         head = f"an MC-dropout head with p {recipe.head.p:g}"
     calibrator = type(trained.calibrator).__name__
@@ -111,7 +116,7 @@ def _sections(trained: Trained, raw: Report, calibrated: Report, probs: Tensor, 
         ),
         "## Method",
         escape_markdown(
-            f"{recipe.model}, trained by {recipe.loss} with {head} for {recipe.epochs} epochs (seed {recipe.seed}); "
+            f"{recipe.model}, trained by {recipe.loss} with {head} for {recipe.epochs} epochs{later} (seed {recipe.seed}); "
             f"the epoch was selected by {recipe.selection}. Calibrator, fitted on validation: {calibrator}. "
             f"macc {trained.version}."
         ),
@@ -132,9 +137,7 @@ def _sections(trained: Trained, raw: Report, calibrated: Report, probs: Tensor, 
 
 def _quality(raw: Report, calibrated: Report) -> Table:
     rows = []
-    for key in SHOWN:
-        if key not in calibrated.metrics:
-            continue
+    for key in calibrated.metrics:
         unit = metrics.registry()[key].unit
         before, after = raw[key], calibrated[key]
         value = [

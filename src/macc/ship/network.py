@@ -1,4 +1,6 @@
-"""The whole way from raw inputs to calibrated answers as one module, for PyTorch and for exported graphs alike."""
+"""The whole way from raw inputs to calibrated answers as one module, for PyTorch and for exported
+graphs alike.
+"""
 
 import math
 import warnings
@@ -27,7 +29,9 @@ EXPORTABLE = (
 """The calibrators that are plain arithmetic of the logits, in any precision."""
 
 FOLDED_MEAN = 8
-"""Up to how many standard deviations from zero the mean of a feature may be for ``W (x - mean)`` as ``W x - W mean``."""
+"""Up to how many standard deviations from zero the mean of a feature may be for ``W (x - mean)`` as
+``W x - W mean``.
+"""
 
 
 class Answers(NamedTuple):
@@ -51,25 +55,34 @@ class Moments(nn.Module):
 
     def __init__(self, linear: nn.Linear, p: float) -> None:
         super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight = linear.weight
+        self.spread: Tensor
         self.register_buffer("spread", linear.weight.detach().square() * (p / (1 - p)), persistent=False)
+        self.column: Tensor | None
+        bias = None if linear.bias is None else linear.bias.detach()[:, None]
+        self.register_buffer("column", bias, persistent=False)
 
     def forward(self, features: Tensor) -> LogitMoments:
-        """Mean and variance of the logits; as :func:`macc.heads.analytic_linear`, with less to compute each time."""
-        # The samples as columns: for few classes and many samples, the product is about twice as fast.
-        columns = features.mT
-        mean = self.weight @ columns
-        if self.bias is not None:
-            mean += self.bias[:, None]
-        variance = self.get_buffer("spread") @ (columns * columns)
-        return LogitMoments(mean.mT, variance.mT)
+        """Mean and variance of the logits; as :func:`macc.heads.analytic_linear`, with less to
+        compute each time.
+        """
+        # The samples as columns: for few classes and many samples, the product is about twice as
+        # fast.
+        samples = features.mT
+        if self.column is None:
+            mean = torch.mm(self.weight, samples)
+        else:
+            mean = torch.addmm(self.column, self.weight, samples)
+        return LogitMoments(mean.mT, torch.mm(self.spread, samples.square()).mT)
 
 
 class Network(nn.Module):
-    """Raw inputs ``(N, …)`` to :class:`Answers`: preparation, network, calibrator, softmax, certainty, acceptance, sets.
+    """Raw inputs ``(N, …)`` to :class:`Answers`: preparation, network, calibrator, softmax,
+    certainty, acceptance, sets.
 
-    Certainty is that of the predicted class, from the closed form of the moments with the rate of the recipe's head,
-    or 0.2 where the model has none. A model that does not end in a linear layer has no certainty.
+    Certainty is that of the predicted class, from the closed form of the moments with the rate of
+    the recipe's head, or 0.2 where the model has none. A model that does not end in a linear layer
+    has no certainty.
 
     Args:
         trained: The model and what belongs to it.
@@ -84,6 +97,9 @@ class Network(nn.Module):
         self.body, self.p = _with_moments(body)
         self.kind = trained.inputs.kind
         self.calibrator = trained.calibrator.module(double=not isinstance(trained.calibrator, EXPORTABLE))
+        self.temperature = (
+            trained.calibrator.temperature if isinstance(trained.calibrator, posthoc.Temperature) else None
+        )
         self.accept(trained.rule)
         self.hold(trained.sets)
         scaling = trained.inputs.normalisation
@@ -99,26 +115,20 @@ class Network(nn.Module):
     def forward(self, inputs: Tensor) -> Answers:
         """Answers for raw inputs, as the data set had them."""
         output = heads.logits_in(self.body(self.prepared(inputs)))
-        logits, variance = (
-            (output.mean, output.variance) if isinstance(output, LogitMoments) else (output, None)
-        )
-        labels, confidence, probs = self._calibrated(logits)
+        logits = output.mean if isinstance(output, LogitMoments) else output
+        if self.temperature is not None:
+            # By far the most common. The logits lie in memory as columns of samples, and over such
+            # columns softmax is about ten times as fast as over rows.
+            columns = (logits.mT / self.temperature).softmax(dim=0)
+        else:
+            columns = self.calibrator(logits).mT
+        confidence, labels = columns.max(dim=0)
         certainty = None
-        if variance is not None:
-            certainty = 1 - variance.gather(1, labels[:, None])[:, 0].tanh()
+        if isinstance(output, LogitMoments):
+            certainty = torch.rsub(output.variance.mT.gather(0, labels[None]).tanh_()[0], 1)
+        probs = columns.mT
         held = None if self.sets is None else in_sets(self.sets, probs)
         return Answers(labels, confidence, probs, certainty, confidence >= self.threshold, held)
-
-    def _calibrated(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Predicted classes, their probabilities, and those of all classes."""
-        calibrator = self.calibrator.calibrator
-        if isinstance(calibrator, posthoc.Temperature):
-            # By far the most common: as few operations as there can be.
-            probs = (logits / calibrator.temperature).softmax(dim=1)
-        else:
-            probs = self.calibrator(logits)
-        confidence, labels = probs.max(dim=1)
-        return labels, confidence, probs
 
     def accept(self, rule: Threshold) -> None:
         """Accept by another rule from now on; nothing where it promises nothing."""
@@ -145,7 +155,9 @@ class Network(nn.Module):
 
 
 def in_sets(sets: Sets, probs: Tensor) -> Tensor:
-    """Which classes are in the set of each row, ``(N, K)``, as :class:`macc.posthoc.Sets` says it."""
+    """Which classes are in the set of each row, ``(N, K)``, as :class:`macc.posthoc.Sets` says
+    it.
+    """
     # Apple's graphics processors have no double precision.
     values = probs if probs.device.type == "mps" else probs.double()
     limits = torch.tensor(sets.thresholds, dtype=values.dtype, device=values.device)
@@ -153,7 +165,9 @@ def in_sets(sets: Sets, probs: Tensor) -> Tensor:
 
 
 def _folded(body: nn.Module, scaling: Scaling) -> bool:
-    """Make the normalisation of features a part of the first layer, where that is linear and no precision is lost."""
+    """Make the normalisation of features a part of the first layer, where that is linear and no
+    precision is lost.
+    """
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (scaling.mean, scaling.std))
     if not isinstance(body, nn.Sequential) or len(body) < 2 or (mean.abs() > FOLDED_MEAN * std).any():
         return False
@@ -170,7 +184,9 @@ def _folded(body: nn.Module, scaling: Scaling) -> bool:
 
 
 def _with_moments(body: nn.Module) -> tuple[nn.Module, float | None]:
-    """The model with its last layer replaced by one that gives moments, and the rate; as it is if it cannot be."""
+    """The model with its last layer replaced by one that gives moments, and the rate; as it is if
+    it cannot be.
+    """
     if not has_head(body):
         try:
             with warnings.catch_warnings(action="ignore"):

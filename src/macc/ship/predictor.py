@@ -16,8 +16,12 @@ from macc.posthoc import Calibrator, Sets, Threshold
 from macc.ship import files
 from macc.ship.files import Trained
 from macc.ship.network import Answers, Network
+from macc.tables import Table, html_of, thousands
 from macc.training.inputs import Inputs
 from macc.words import listed, shown
+
+# More predictions than this are not read in a notebook.
+_MOST_ROWS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +32,14 @@ class Prediction:
         labels: Index of the predicted class, ``(N,)``.
         confidence: Its calibrated probability, ``(N,)``.
         probs: Calibrated probabilities of all classes, ``(N, K)``.
-        certainty: The paper's ``1 - tanh(variance)`` of the predicted class, ``(N,)``; it does not rank right above
-            wrong predictions. ``None`` where the model does not end in a linear layer.
-        accepted: Whether the confidence reaches the threshold; the others are for a person to decide, ``(N,)``.
+        certainty: The paper's ``1 - tanh(variance)`` of the predicted class, ``(N,)``; it does not
+            rank right above wrong predictions. ``None`` where the model does not end in a linear
+            layer.
+        accepted: Whether the confidence reaches the threshold; the others are for a person to
+            decide, ``(N,)``.
         classes: Names of the classes.
-        in_set: Whether each class is in the set of the input, ``(N, K)``; ``None`` without :meth:`Predictor.sets`.
+        in_set: Whether each class is in the set of the input, ``(N, K)``; ``None`` without
+            :meth:`Predictor.sets`.
     """
 
     labels: Tensor
@@ -67,6 +74,20 @@ class Prediction:
         """The probability of one class, by its name, ``(N,)``."""
         return self.probs[:, _index(name, self.classes)]
 
+    def _repr_html_(self) -> str:
+        kept = min(len(self), _MOST_ROWS)
+        columns = [
+            self.names[:kept],
+            [f"{100 * each:.1f} %" for each in self.confidence[:kept].tolist()],
+            ["accepted" if each else "for a person" for each in self.accepted[:kept].tolist()],
+        ]
+        header = ["class", "confidence", "decision"]
+        if self.in_set is not None:
+            header.append("set")
+            columns.append([", ".join(held) for held in self.sets[:kept]])
+        hidden = f"{thousands(len(self) - kept)} more are left out." if len(self) > kept else ""
+        return html_of(Table.of(header, list(zip(*columns, strict=True))), hidden)
+
     def __str__(self) -> str:
         rows = zip(self.names, self.confidence.tolist(), self.accepted.tolist(), strict=True)
         lines = [
@@ -94,8 +115,7 @@ class Predictor:
     def __init__(self, trained: Trained, model: nn.Module | None = None) -> None:
         self.trained = trained
         self.network = Network(trained, model)
-        if len(self.inputs.shape) == 3:
-            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        _lay_out(self.network)
         self.device = torch.device("cpu")
         self.rule = trained.rule
         words = self.inputs.words
@@ -127,14 +147,16 @@ class Predictor:
         self.network.accept(found)
 
     def threshold(self, risk: float = files.RISK, confidence: float = 0.95) -> Threshold:
-        """Choose the confidence from which on predictions are accepted, by the validation predictions.
+        """Choose the confidence from which on predictions are accepted, by the validation
+        predictions.
 
         Args:
             risk: The largest share of accepted predictions that may be wrong.
             confidence: The chance with which this has to hold for new samples of the same kind.
 
         Returns:
-            The threshold with what was seen above it; where no threshold can promise the risk, nothing is accepted.
+            The threshold with what was seen above it; where no threshold can promise the risk,
+            nothing is accepted.
         """
         trained = self.trained
         self.rule = files.rule_for(
@@ -167,7 +189,8 @@ class Predictor:
         """Answer with a set of classes for each input too, chosen by the validation predictions.
 
         Args:
-            coverage: How often the right class has to be in the set, for new samples of the same kind.
+            coverage: How often the right class has to be in the set, for new samples of the same
+                kind.
             method: ``"lac"``, ``"aps"`` or ``"raps"``, as for :class:`macc.posthoc.Sets`.
             per_class: Promise the coverage for each class.
             penalty: Of ``raps``, with ``rank``.
@@ -192,22 +215,24 @@ class Predictor:
         """Predict.
 
         Args:
-            inputs: What the data set had: images ``(N, C, H, W)``, ``(N, H, W, C)`` or grey ``(N, H, W)``, uint8 or
-                floats in ``[0, 1]``, or a list of image files of any size; features ``(N, D)``; token ids
-                ``(N, L)`` or, where the words are known, a list of texts.
-            batch_size: Samples that are computed at once; the recipe's ``eval_batch_size`` if not given.
+            inputs: What the data set had: images ``(N, C, H, W)``, ``(N, H, W, C)`` or grey
+                ``(N, H, W)``, uint8 or floats in ``[0, 1]``, or a list of image files of any size;
+                features ``(N, D)``; token ids ``(N, L)`` or, where the words are known, a list of
+                texts.
+            batch_size: Samples that are computed at once; the recipe's ``eval_batch_size`` if not
+                given.
 
         Returns:
-            Labels, confidence, probabilities, certainty, whether each is accepted and the sets, on the model's device.
+            Labels, confidence, probabilities, certainty, whether each is accepted and the sets, on
+            the model's device.
         """
         rows = self._rows(inputs)
         size = self.trained.recipe.eval_batch_size if batch_size is None else batch_size
         if size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {size}")
-        with torch.no_grad():
-            if len(rows) <= size:
-                return self._said(self._batch(rows))
-            found = [self._batch(rows[start : start + size]) for start in range(0, len(rows), size)]
+        if len(rows) <= size:
+            return self._said(self._batch(rows))
+        found = [self._batch(rows[start : start + size]) for start in range(0, len(rows), size)]
         joined = [None if parts[0] is None else torch.cat(parts) for parts in zip(*found, strict=True)]
         return self._said(Answers(*joined))  # type: ignore[arg-type]
 
@@ -226,7 +251,9 @@ class Predictor:
         return evaluate(self(inputs).probs.cpu(), indices, resamples=resamples)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the model with its present threshold and sets as one file that :func:`macc.load` reads anywhere."""
+        """Write the model with its present threshold and sets as one file that :func:`macc.load`
+        reads anywhere.
+        """
         return files.ship(self.shipped(), path)
 
     def shipped(self) -> Trained:
@@ -239,16 +266,20 @@ class Predictor:
         )
 
     def _said(self, answers: Answers) -> Prediction:
-        return Prediction(**answers._asdict(), classes=self.classes)
+        labels, confidence, probs, certainty, accepted, in_set = answers
+        return Prediction(labels, confidence, probs, certainty, accepted, self.classes, in_set)
 
     def _batch(self, rows: Tensor) -> Answers:
-        rows = rows.to(self.device, non_blocking=True)
+        # No parameter has a gradient; where the inputs have none either, torch keeps nothing.
+        rows = rows.detach().to(self.device, non_blocking=True)
         if rows.ndim == 4:
             rows = rows.contiguous(memory_format=torch.channels_last)
         return self.network(rows)  # type: ignore[no-any-return]
 
     def _rows(self, inputs: Any) -> Tensor:
-        """Inputs as one tensor of the form that the data set had, or an error that says which that is."""
+        """Inputs as one tensor of the form that the data set had, or an error that says which that
+        is.
+        """
         if not isinstance(inputs, Tensor):
             inputs = self._tensor(inputs)
         if self.inputs.kind == "image":
@@ -332,15 +363,16 @@ class Predictor:
 def load(path: str | PathLike[str], *, model: nn.Module | None = None) -> Predictor:
     """A trained model, ready to be used.
 
-    Nothing in the file or folder is executed: weights are safetensors, everything else is JSON and YAML.
+    Nothing in the file or folder is executed: weights are safetensors, everything else is JSON and
+    YAML.
 
     Args:
         path: A finished run folder, or a file that :meth:`Predictor.save` or ``macc export`` wrote.
         model: The module of a run that was trained on a module of your own; changed in place.
 
     Returns:
-        The predictor, on the CPU. It accepts predictions that are wrong in at most 5 % of cases, unless the file
-        says otherwise; :meth:`Predictor.threshold` changes that.
+        The predictor, on the CPU. It accepts predictions that are wrong in at most 5 % of cases,
+        unless the file says otherwise; :meth:`Predictor.threshold` changes that.
 
     Example:
         >>> import tempfile, macc
@@ -359,8 +391,18 @@ def load(path: str | PathLike[str], *, model: nn.Module | None = None) -> Predic
     return Predictor(files.read(path), model)
 
 
+def _lay_out(network: nn.Module) -> None:
+    """Have the weights lie in memory as the processor multiplies fastest; their values stay."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for module in network.modules():
+        if type(module) is nn.Linear:
+            module.weight.data = module.weight.data.mT.contiguous().mT
+
+
 def _is_one_thing(value: object) -> bool:
-    """Whether something stands for one input by itself: a text, the path of a file, an open image."""
+    """Whether something stands for one input by itself: a text, the path of a file, an open
+    image.
+    """
     return isinstance(value, str | PathLike) or hasattr(value, "convert")
 
 

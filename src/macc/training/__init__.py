@@ -1,6 +1,8 @@
-"""Training that can be left alone: recipes, runs that survive being killed, and the paper's selection rule.
+"""Training that can be left alone: recipes, runs that survive being killed, and the paper's
+selection rule.
 
-``fit`` trains a recipe, with a model and data of your own if you give them, and returns a :class:`Run`.
+``fit`` trains a recipe, with a model and data of your own if you give them, and returns a
+:class:`Run`.
 """
 
 from macc.training._interrupts import Interrupted as Interrupted

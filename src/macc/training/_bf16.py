@@ -26,7 +26,8 @@ def ensure_bf16_runs() -> None:
         return
     os.environ[LIMIT] = WITHOUT_TILES
     if _illegal():
-        # torch has asked the processor already and does not ask again; the next call must find that out too.
+        # torch has asked the processor already and does not ask again; the next call must find that
+        # out too.
         del os.environ[LIMIT]
         raise ValueError(
             "precision: this machine names the instructions of bf16 and does not execute them; "

@@ -10,7 +10,8 @@ class Interrupted(KeyboardInterrupt):
     """Training was asked to stop; its message says how to go on.
 
     Args:
-        message: What to tell the user; of several processes only the main one has something to tell.
+        message: What to tell the user; of several processes only the main one has something to
+            tell.
         number: The signal.
     """
 
@@ -22,8 +23,8 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """While entered, the first SIGINT or SIGTERM is noted; a second one acts at once.
 
-    A handler of the program around it hears of the first one too: it may come when a run has no step left to
-    stop at.
+    A handler of the program around it hears of the first one too: it may come when a run has no
+    step left to stop at.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -9,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from macc import data as datasets
-from macc import heads, losses, models
-from macc.data import Kind, Part, Splits, vocabulary
+from macc import heads, models
+from macc.data import Augmentation, Kind, Part, Splits, vocabulary
+from macc.models.classifier import trained_name
 from macc.models.hub import from_configuration
 from macc.training.inputs import Inputs
 from macc.training.randomness import kept_generators, seed_everything
-from macc.training.recipe import HeadSettings, Recipe
+from macc.training.recipe import HeadSettings, Recipe, criterion_of
 
 Tensors = tuple[Tensor, Tensor]
 
@@ -41,6 +43,10 @@ def splits_for(
         splits = splits.subset(train=subset.train, val=subset.val, test=subset.test, seed=subset.seed)
     except ValueError as error:
         raise recipe.complaint("subset", str(error)) from error
+    if recipe.augmentation is not None:
+        if splits.kind != "image":
+            raise recipe.complaint("augmentation", f"{splits.name} has no images; leave it out")
+        splits = replace(splits, augmentation=Augmentation(**recipe.augmentation.model_dump()))
     unknown = [name for name in recipe.epoch_predictions if name not in splits.parts()]
     if unknown:
         raise recipe.complaint(
@@ -74,10 +80,21 @@ def own_splits(name: str, data: Mapping[str, Tensors]) -> Splits:
     )
 
 
-def model_for(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Module:
-    """The model to train, with its head, its backbone frozen if the recipe says so."""
+def model_for(
+    recipe: Recipe, data: Splits, model: nn.Module | None, *, fresh_classifier: bool = False
+) -> nn.Module:
+    """The model to train, with its head, its backbone frozen and its classifier made new if the
+    recipe says so.
+    """
     model = build_model(recipe, data) if model is None else with_head(recipe, model)
-    if losses.parse(recipe.loss).needs_moments and not has_head(model):
+    if fresh_classifier:
+        with kept_generators():
+            seed_everything(recipe.seed, "classifier")
+            for module in model.get_submodule(trained_name(model)).modules():
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+    if criterion_of(recipe.loss).needs_moments and not has_head(model):
         raise recipe.complaint("head", f"{recipe.loss!r} needs an MC-dropout head; write head: auto")
     if recipe.freeze == "backbone":
         models.freeze(model, bn=recipe.freeze_bn)
@@ -85,8 +102,10 @@ def model_for(recipe: Recipe, data: Splits, model: nn.Module | None) -> nn.Modul
 
 
 def rebuilt(recipe: Recipe, inputs: Inputs) -> nn.Module:
-    """The recipe's model with its head, to load weights into: neither its data nor other weights are needed."""
-    return build_model(recipe.model_copy(update={"pretrained": None}), inputs)
+    """The recipe's model with its head, to load weights into: neither its data nor other weights
+    are needed.
+    """
+    return build_model(recipe.final().model_copy(update={"pretrained": None}), inputs)
 
 
 def build_model(recipe: Recipe, data: Splits | Inputs) -> nn.Module:

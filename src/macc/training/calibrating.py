@@ -9,24 +9,26 @@ from torch import Tensor
 from macc import posthoc
 from macc.metrics.temperature import best_temperature
 from macc.training.recipe import Calibrate
-from macc.words import listed
+from macc.words import documented, listed
 
 FEW = 100
 """Fewer validation samples than this leave the scale of a model open."""
 UNSEEN = 1.0
-"""Samples that are taken to be there beside those of the validation set, with a label that may be any class."""
+"""Samples that are taken to be there beside those of the validation set, with a label that may be
+any class.
+"""
 
 
+@documented
 def fitted_to(logits: Tensor, labels: Tensor, how: Calibrate, classes: Sequence[str]) -> posthoc.Calibrator:
     """The calibrator of a run; its notes say what the validation set is too small for.
 
-    A validation set without errors asks for a temperature of 0, at which the first error on new data costs any
-    amount. So the temperature is fitted with one sample more, as in :func:`macc.metrics.refinement`, by which epochs
-    are selected.
+    A validation set without errors asks for a temperature of 0, at which the first error on new
+    data costs any amount. So the temperature is fitted with one sample more, as in
+    :func:`macc.metrics.refinement`, by which epochs are selected.
 
     Args:
         logits: Validation logits ``(N, K)``.
-        labels: Class indices ``(N,)``.
         how: ``"temperature"``, or ``"auto"`` for the best of all calibrators by cross-validation.
         classes: Names of the classes.
     """

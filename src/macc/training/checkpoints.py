@@ -1,4 +1,6 @@
-"""Everything a run needs to go on, in folders that are complete or ignored, and nothing that can run code."""
+"""Everything a run needs to go on, in folders that are complete or ignored, and nothing that can
+run code.
+"""
 
 import hashlib
 import json
@@ -100,10 +102,11 @@ class Checkpoint:
         history: The rows of all whole epochs.
         model: State dict of what is trained.
         criterion: State dict of the loss: its warm-up counters.
-        optimiser: What the optimiser keeps of each parameter, by its number; its settings are the recipe's.
+        optimiser: What the optimiser keeps of each parameter, by its number; its settings are the
+            recipe's.
         scaler: State of the gradient scaler, with fp16.
-        unfinished: Of an unfinished epoch, for each process: ``sums`` of the loss and its terms over the steps
-            done, and the states of its ``generators``.
+        unfinished: Of an unfinished epoch, for each process: ``sums`` of the loss and its terms
+            over the steps done, and the states of its ``generators``.
     """
 
     run: str
@@ -126,8 +129,8 @@ class Checkpoint:
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write a checkpoint below ``folder`` and then remove the older ones.
 
-    The files are written and synced beside their place; ``complete``, with their checksums, is the last of
-    them, and only then does the folder get its name.
+    The files are written and synced beside their place; ``complete``, with their checksums, is the
+    last of them, and only then does the folder get its name.
     """
     tensors, rest = _split_optimiser(checkpoint.optimiser)
     state = {
@@ -181,7 +184,9 @@ def remove_others(folder: Path, kept: Path | None) -> None:
 
 
 def complete(folder: Path) -> list[Path]:
-    """The complete checkpoints below ``folder``, the newest first; an older one is left where a process was killed."""
+    """The complete checkpoints below ``folder``, the newest first; an older one is left where a
+    process was killed.
+    """
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)

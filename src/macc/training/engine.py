@@ -1,14 +1,16 @@
-"""The training loop on accelerate: epochs of steps, validation after each, everything else around it.
+"""The training loop on accelerate: epochs of steps, validation after each, everything else around
+it.
 
-Everything that decides the result is in the recipe; what a step sees is a function of (seed, epoch, rank)
-and of the weights before it, so that a run can be broken off and taken up anywhere.
+Everything that decides the result is in the recipe; what a step sees is a function of (seed, epoch,
+rank) and of the weights before it, so that a run can be broken off and taken up anywhere.
 """
 
+import copy
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +19,7 @@ from typing import Any, NoReturn, Protocol, cast
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, distributed, nn
 
 from macc import losses, metrics
@@ -25,16 +27,13 @@ from macc.data import Batches, Splits
 from macc.heads import LogitMoments, logits_in
 from macc.training._batch_norm import share_batch_norm
 from macc.training._bf16 import ensure_bf16_runs
-from macc.training.checkpoints import Checkpoint, load_module
 from macc.training.optimisation import build_optimiser, learning_rate
-from macc.training.randomness import derived_seed, generator_states, restore_generators, seed_everything
-from macc.training.recipe import Recipe
+from macc.training.randomness import derived_seed, seed_everything
+from macc.training.recipe import Recipe, criterion_of
 from macc.training.runs import SPREAD
 
 CHECK_EVERY = 25
 """Steps between looks at the values of the loss. A look makes an accelerator wait."""
-
-"""The metrics of the validation split in every row of a history."""
 
 Row = dict[str, Any]
 
@@ -46,7 +45,8 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
         raise recipe.complaint("precision", "fp16 needs an accelerator and there is none; write bf16 or fp32")
     if recipe.precision == "bf16" and on_cpu:
         ensure_bf16_runs()
-    # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may train many.
+    # Precision belongs to a process in accelerate; here it belongs to a recipe, and one process may
+    # train many.
     AcceleratorState._reset_state()
     precision = "no" if recipe.precision == "fp32" else recipe.precision
     return Accelerator(cpu=on_cpu, mixed_precision=precision)
@@ -55,8 +55,8 @@ def accelerator_for(recipe: Recipe) -> Accelerator:
 def end_process(code: int) -> NoReturn:
     """End this process; at once, if it trained together with others.
 
-    The threads of gloo outlive their process group. Python that takes itself apart around them is now and then
-    aborted, after all its work is done, and the launcher reports a failure.
+    The threads of gloo outlive their process group. Python that takes itself apart around them is
+    now and then aborted, after all its work is done, and the launcher reports a failure.
     """
     if distributed.is_available() and distributed.is_initialized():
         sys.stdout.flush()
@@ -68,8 +68,8 @@ def end_process(code: int) -> NoReturn:
 class Classifier(nn.Module):
     """A model seen as a function from inputs to logits or moments.
 
-    accelerate changes the ``forward`` of what it prepares, to compute in half precision; it changes this one,
-    so that the model inside predicts in float32 however it is trained.
+    accelerate changes the ``forward`` of what it prepares, to compute in half precision; it changes
+    this one, so that the model inside predicts in float32 however it is trained.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -111,7 +111,9 @@ class Learner:
 
     @cached_property
     def _train_batches(self) -> Batches:
-        """One for all epochs, because it prepares all images for augmentation when it is first read."""
+        """One for all epochs, because it prepares all images for augmentation when it is first
+        read.
+        """
         return self.data.batches(
             "train",
             batch_size=self.recipe.batch_size,
@@ -150,7 +152,7 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
             f"{recipe.batch_size} is more than the {len(data.train)} training samples; "
             "lower it or write drop_last: false",
         )
-    criterion = losses.parse(recipe.loss)
+    criterion = copy.deepcopy(criterion_of(recipe.loss))
     if recipe.class_weight == "balanced":
         counts = data.train.counts(data.num_classes)
         if not bool(counts.all()):
@@ -171,6 +173,8 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
     optimiser = build_optimiser(recipe, trained)
     losses.count_steps(criterion, optimiser)
     prepared, wrapped = accelerator.prepare(Classifier(model), optimiser)
+    if recipe.compile:
+        _compile(recipe, prepared, accelerator.device)
     _check_output(recipe, model, data, accelerator.device)
     return Learner(
         recipe=recipe,
@@ -181,6 +185,26 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
         optimiser=wrapped,
         prepared=prepared,
     )
+
+
+def _compile(recipe: Recipe, prepared: nn.Module, device: torch.device) -> None:
+    """Let the compiler have what is trained; whether there is one shows when it is asked for
+    something small.
+
+    What is compiled depends on nothing but the shape of a batch: with shapes that the compiler may
+    generalise, what it makes would depend on the batches seen before, and a run that resumes has
+    not seen them.
+    """
+    torch.compiler.reset()  # what is kept of earlier trainings in this process counts towards a limit
+    try:
+        torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(2, device=device))
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise recipe.complaint(
+            "compile",
+            f"torch.compile does not work here ({reason}); install a C++ compiler, or write compile: false",
+        ) from error
+    prepared.compile(dynamic=False)  # in place: weights keep their names
 
 
 def place(model: nn.Module, data: Splits, device: torch.device) -> None:
@@ -284,7 +308,9 @@ def take_step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
 def _measured(
     learner: Learner, output: Tensor | LogitMoments, labels: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss and its terms; on the CPU the losses refuse logits that are not finite by themselves."""
+    """The loss and its terms; on the CPU the losses refuse logits that are not finite by
+    themselves.
+    """
     try:
         return learner.criterion.measured(output, labels)
     except ValueError:
@@ -321,7 +347,9 @@ def _micro_batches(inputs: Tensor, labels: Tensor, count: int) -> Iterator[tuple
 
 
 def read_losses(learner: Learner) -> None:
-    """Add the values of the steps not read yet to the sums, one by one, and stop at one that is not finite."""
+    """Add the values of the steps not read yet to the sums, one by one, and stop at one that is not
+    finite.
+    """
     if not learner.unread:
         return
     rows = torch.stack(learner.unread).double().tolist()
@@ -375,7 +403,9 @@ def validated(learner: Learner) -> dict[str, float]:
 
 
 def predicted_logits(learner: Learner, part: str) -> Tensor:
-    """Logits ``(N, K)`` of a whole part in float32, on the CPU of every process; the processes share the work."""
+    """Logits ``(N, K)`` of a whole part in float32, on the CPU of every process; the processes
+    share the work.
+    """
     accelerator, count = learner.accelerator, len(learner.data.parts()[part])
     if accelerator.num_processes == 1:
         return predict(
@@ -447,73 +477,6 @@ def predict(
             if on_batch is not None:
                 on_batch()
     return torch.cat(found)
-
-
-def restore(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Put a learner to where a checkpoint left it.
-
-    Raises:
-        ValueError: If the checkpoint does not fit what is trained; the learner is then in no state to train.
-    """
-    steps, epochs = len(learner.batches_of_epoch), learner.recipe.epochs
-    if checkpoint.epoch + (checkpoint.step > 0) > epochs or checkpoint.step >= steps:
-        raise ValueError(f"it is after the last of {epochs} epochs of {steps} steps")
-    missing = [
-        f"val/{name}"
-        for name in metrics.headline()
-        if any(f"val/{name}" not in row for row in checkpoint.history)
-    ]
-    if missing:
-        raise ValueError(f"its history lacks {missing[0]!r}")
-    load_module(learner.model, checkpoint.model, "model.safetensors")
-    load_module(learner.criterion, checkpoint.criterion, "criterion.safetensors")
-    groups = learner.optimiser.state_dict()["param_groups"]
-    _check_optimiser_state(learner, checkpoint.optimiser)
-    learner.optimiser.load_state_dict({"state": dict(checkpoint.optimiser), "param_groups": groups})
-    scaler = learner.accelerator.scaler
-    if set(checkpoint.scaler) != set({} if scaler is None else scaler.state_dict()):
-        raise ValueError("the state of its gradient scaler is that of another precision")
-    if scaler is not None:
-        scaler.load_state_dict(dict(checkpoint.scaler))
-    learner.epoch, learner.step = checkpoint.epoch, checkpoint.step
-    learner.history = list(checkpoint.history)
-    if checkpoint.unfinished:
-        mine = checkpoint.unfinished[learner.accelerator.process_index]
-        learner.sums = dict(mine["sums"])
-        if "loss" not in learner.sums:
-            raise ValueError("its unfinished epoch has no loss")
-        try:
-            restore_generators(mine["generators"])
-        except (RuntimeError, TypeError, ValueError, OverflowError, IndexError):
-            raise ValueError("the states of its random generators are none") from None
-
-
-def _check_optimiser_state(learner: Learner, state: Mapping[int, Mapping[str, Any]]) -> None:
-    """Refuse a state that the optimiser would not have made itself: it fails far from here, or computes nonsense."""
-    one = nn.Parameter(torch.zeros(2))
-    one.grad = torch.zeros(2)
-    example = build_optimiser(learner.recipe, [one])
-    example.step()
-    own = example.state[one]
-    parameters = [parameter for group in learner.optimiser.param_groups for parameter in group["params"]]
-    for index, values in state.items():
-        if index >= len(parameters) or set(values) != set(own):
-            raise ValueError(f"the state of its optimiser for parameter {index} is that of another optimiser")
-        for name, value in values.items():
-            like = own[name]
-            shape = parameters[index].shape if isinstance(like, Tensor) and like.ndim else torch.Size()
-            if isinstance(value, Tensor) != isinstance(like, Tensor) or (
-                isinstance(value, Tensor) and value.shape != shape
-            ):
-                raise ValueError(f"{name!r} of its optimiser does not fit parameter {index}")
-
-
-def unfinished_epoch(learner: Learner) -> list[dict[str, Any]]:
-    """What each process has to get back to go on within an epoch, on every process."""
-    mine = {"sums": learner.sums, "generators": generator_states()}
-    if learner.accelerator.num_processes == 1:
-        return [mine]
-    return cast("list[dict[str, Any]]", gather_object([mine]))
 
 
 def agreed(accelerator: Accelerator, value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""``fit``: a recipe, data and a model become a finished run folder, however often it is interrupted."""
+"""``fit``: a recipe, data and a model become a finished run folder, however often it is
+interrupted.
+"""
 
 import json
 import shutil
@@ -27,13 +29,14 @@ from macc.training._interrupts import StopRequest
 from macc.training._memory import full_memory_explained
 from macc.training.building import Tensors, model_for, splits_for
 from macc.training.calibrating import fitted_to
+from macc.training.display import Display
 from macc.training.engine import Learner
 from macc.training.inputs import FILE as INPUTS
 from macc.training.inputs import Inputs
-from macc.training.progress import Display, display_for
 from macc.training.randomness import kept_generators
 from macc.training.recipe import HeadSettings, Recipe, Selection
 from macc.training.record import CHECKPOINT_SECONDS, Recorder, chance, weights_path
+from macc.training.restoring import restore
 from macc.training.runs import (
     Busy,
     Run,
@@ -60,7 +63,7 @@ def fit(
     root: str | PathLike[str] | None = None,
     verify: bool = True,
     scale: str = "full",
-    show: bool = False,
+    display: Display | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     resamples: int | None = None,
     also: Sequence[Selection] = (),
@@ -68,27 +71,31 @@ def fit(
 ) -> Run:
     """Train a recipe to its end, from wherever an earlier start left it.
 
-    A run that is finished is found by the hash of recipe, data, version and the weight file it started from, and
-    returned as it is. A run that was broken off resumes from its last checkpoint and ends as if nothing had
-    happened.
+    A run that is finished is found by the hash of recipe, data, version and the weight file it
+    started from, and returned as it is. A run that was broken off resumes from its last checkpoint
+    and ends as if nothing had happened.
 
     Args:
         recipe: A recipe, or the name or path of one.
-        model: A module of your own, changed in place: it gets the head the recipe asks for and ends with the
-            selected weights, in evaluation mode. Its initial weights are part of the run's hash.
-        data: Data of your own: ``Splits``, or ``{"train": (inputs, labels), "val": ..., "test": ...}``.
+        model: A module of your own, changed in place: it gets the head the recipe asks for and ends
+            with the selected weights, in evaluation mode. Its initial weights are part of the run's
+            hash.
+        data: Data of your own: ``Splits``, or
+            ``{"train": (inputs, labels), "val": ..., "test": ...}``.
         out: The folder of run folders.
         root: The folder with data files, for a data set by name.
         verify: Compare published files with their checksums before they are opened.; that they
             were not is noted in the run's ``environment.json``.
         scale: Of a recipe given by name or path.
-        show: Tell on standard output how far it is.
+        display: Hears how far it is; `macc train` gives one that shows it.
         checkpoint_seconds: Time after which a checkpoint is also written within an epoch.
-        resamples: Behind the intervals of ``metrics.json``, 1000 where not given; 100 are quicker and rougher.
-        also: Other rules of selection. Where one selects an epoch that none before it does, what it selects is left
-            as the finished run that the recipe with this ``selection`` gives, without a second training.
-        on_epoch: Called with the row of every epoch that is done, as in ``history.jsonl``; what it raises
-            stops the run, which can be gone on from.
+        resamples: Behind the intervals of ``metrics.json``, 1000 where not given; 100 are quicker
+            and rougher.
+        also: Other rules of selection. Where one selects an epoch that none before it does, what it
+            selects is left as the finished run that the recipe with this ``selection`` gives,
+            without a second training.
+        on_epoch: Called with the row of every epoch that is done, as in ``history.jsonl``; what it
+            raises stops the run, which can be gone on from.
 
     Returns:
         The finished run.
@@ -114,27 +121,49 @@ def fit(
     """
     if not isinstance(recipe, Recipe):
         recipe = recipes.load(recipe, scale=scale)
-    recipe = recipe.resolved()
+    goal = recipe.resolved()
+    if goal.stages and model is not None:
+        raise goal.complaint(
+            "stages",
+            "a model of your own is trained in one stage; give the recipe the name of a model instead",
+        )
+    recipe = goal.final()
     torch.set_flush_denormal(True)
     accelerator = engine.accelerator_for(recipe)
-    display = display_for(show and accelerator.is_main_process)
-    splits = splits_for(recipe, data, root, verify=verify)
+    shown = display is not None
+    display = display if display is not None and accelerator.is_main_process else Display()
+    splits = splits_for(goal, data, root, verify=verify)
     digest = splits.digest()
-    key = run_hash(recipe, digest, model)
-    run = Run(run_path(out, recipe, key))
-    others = [recipe.model_copy(update={"selection": rule}) for rule in also]
+    key = run_hash(goal, digest, model)
+    run = Run(run_path(out, goal, key))
+    if goal.stages and not engine.agreed(accelerator, run.finished):
+        display.say(f"stage {len(goal.stages)} of {len(goal.stages) + 1}")
+        before = fit(
+            goal.earlier(),
+            data=data,
+            out=out,
+            root=root,
+            verify=verify,
+            display=display if shown else None,
+            checkpoint_seconds=checkpoint_seconds,
+            resamples=resamples,
+        )
+        recipe = recipe.model_copy(update={"pretrained": str(before.path / "best.safetensors")})
+        display.say(f"stage {len(goal.stages) + 1} of {len(goal.stages) + 1}")
+    others = [goal.model_copy(update={"selection": rule}) for rule in also]
     twins = [(other, run_hash(other, digest, model)) for other in others]  # of the weights before training
     with ExitStack() as stack:
         stack.enter_context(kept_generators())
         stack.enter_context(full_disk_explained(run.path))
         stack.enter_context(full_memory_explained())
         stop = stack.enter_context(StopRequest())
-        if show:
+        if shown:
             stack.enter_context(_warnings_shown(display))
         # A finished run is only read, whoever holds it.
         if not engine.agreed(accelerator, run.finished):
             _lock(stack, run.path, accelerator)
-        whole = model_for(recipe, splits, model)
+        fresh = bool(goal.stages) and goal.stages[-1].fresh_classifier
+        whole = model_for(recipe, splits, model, fresh_classifier=fresh)
         inputs = Inputs.of(splits, dataset=recipe.dataset, model=whole).to_dict()
         if accelerator.is_main_process and not (run.path / INPUTS).is_file():
             write_json(run.path / INPUTS, inputs)
@@ -157,6 +186,9 @@ def fit(
                 weights=weights_read(recipe) if model is None else None,
                 verified=verify,
             )
+            if accelerator.is_main_process:
+                remove_leftovers(run.path, below=True)
+                write_bytes(run.path / "recipe.yaml", goal.to_yaml().encode())
             learner = _train(recipe, whole, splits, accelerator, recorder, here)
             count = RESAMPLES if resamples is None else resamples
             left = {chosen_epoch(learner.history, recipe.selection)}
@@ -217,9 +249,6 @@ def _train(
     here: Mapping[str, Any],
 ) -> Learner:
     main, run, display = accelerator.is_main_process, recorder.run, recorder.display
-    if main:
-        remove_leftovers(run.path, below=True)
-        write_bytes(run.path / "recipe.yaml", recipe.to_yaml().encode())
     trained, seen = _cached_if_frozen(recipe, whole, data, accelerator, display)
     learner = engine.learner_for(recipe, trained, seen, accelerator)
     accelerator.wait_for_everyone()
@@ -234,13 +263,15 @@ def _train(
 
 
 def _resume(learner: Learner, recorder: "Recorder") -> Path | None:
-    """Put a learner to where its newest checkpoint left it, or an older one where that is damaged; its folder."""
+    """Put a learner to where its newest checkpoint left it, or an older one where that is damaged;
+    its folder.
+    """
     found = checkpoints.complete(recorder.run.path / "checkpoint")
     for path in found:
         try:
             checkpoint = checkpoints.read(path, run=recorder.key, processes=learner.accelerator.num_processes)
             try:
-                engine.restore(learner, checkpoint)
+                restore(learner, checkpoint)
             except ValueError as error:
                 raise checkpoints.Damaged(path, str(error)) from error
         except checkpoints.Damaged as error:
@@ -255,7 +286,9 @@ def _resume(learner: Learner, recorder: "Recorder") -> Path | None:
 def _cached_if_frozen(
     recipe: Recipe, whole: nn.Module, data: Splits, accelerator: Accelerator, display: Display
 ) -> tuple[nn.Module, Splits]:
-    """What is trained on what: the classifier on the features of a frozen backbone, where these are fixed."""
+    """What is trained on what: the classifier on the features of a frozen backbone, where these are
+    fixed.
+    """
     if recipe.freeze != "backbone":
         return whole, data
     reason = frozen.why_not_cached(data, whole, freeze_bn=recipe.freeze_bn)
@@ -332,7 +365,8 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
             raise recipe.complaint(
                 "trackers", f"{name} is not installed; pip install {name}, or leave it out"
             )
-    # Only now is the folder known; and accelerate would drop a tracker that is not installed with a warning.
+    # Only now is the folder known; and accelerate would drop a tracker that is not installed with a
+    # warning.
     accelerator.log_with = filter_trackers(list(recipe.trackers), str(run.path))
     accelerator.project_configuration.set_directories(str(run.path))
     accelerator.init_trackers("tracker", config={"loss": recipe.loss, "seed": recipe.seed})
@@ -345,7 +379,9 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
 def _finish(
     learner: Learner, whole: nn.Module, trained: Run, run: Run, recipe: Recipe, resamples: int
 ) -> None:
-    """The weights a recipe selects, the predictions of validation and test with them, the calibrator, the metrics."""
+    """The weights a recipe selects, the predictions of validation and test with them, the
+    calibrator, the metrics.
+    """
     learner.accelerator.wait_for_everyone()  # for the main process to have written the last weights
     kept = weights_path(trained, chosen_epoch(learner.history, recipe.selection))
     best = run.path / "best.safetensors"
@@ -379,7 +415,9 @@ def _finish(
 def _leave_twin(
     learner: Learner, whole: nn.Module, run: Run, recipe: Recipe, twin: Run, key: str, resamples: int
 ) -> None:
-    """The run that another rule of selection gives, unless the weights of its epoch were not kept."""
+    """The run that another rule of selection gives, unless the weights of its epoch were not
+    kept.
+    """
     epoch = chosen_epoch(learner.history, recipe.selection)
     if twin.finished or not weights_path(run, epoch).is_file():
         return

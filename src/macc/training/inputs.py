@@ -1,4 +1,6 @@
-"""What a model takes: the part of its data that it cannot be used without, as a small JSON file in the run."""
+"""What a model takes: the part of its data that it cannot be used without, as a small JSON file in
+the run.
+"""
 
 import json
 from typing import Annotated, Any, Literal, Self
@@ -32,7 +34,8 @@ class Scaling(_InputValues):
 
 
 class Inputs(_InputValues):
-    """What a model was trained on, without the samples: enough to build it again and to prepare new inputs for it.
+    """What a model was trained on, without the samples: enough to build it again and to prepare new
+    inputs for it.
 
     Example:
         >>> from macc import data
@@ -114,7 +117,9 @@ class Inputs(_InputValues):
 
     @property
     def vectors(self) -> Tensor | None:
-        """Word vectors of the right size, all zero, for the weights of a text model to be loaded into."""
+        """Word vectors of the right size, all zero, for the weights of a text model to be loaded
+        into.
+        """
         if self.vocabulary is None or self.dimensions is None:
             return None
         return torch.zeros(self.vocabulary, self.dimensions)

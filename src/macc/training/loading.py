@@ -1,4 +1,6 @@
-"""Recipes from files and names: scales, overrides, and errors that name the file, the key and the cure."""
+"""Recipes from files and names: scales, overrides, and errors that name the file, the key and the
+cure.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +38,8 @@ def load(
         scale: ``"full"``, or one of the file's own ``scales``.
         loss: In place of the file's.
         seed: In place of the file's.
-        overrides: ``["epochs=3", "optimiser.lr=0.01"]`` or ``{"epochs": 3, "optimiser.lr": 0.01}``, applied last.
+        overrides: ``["epochs=3", "optimiser.lr=0.01"]`` or ``{"epochs": 3, "optimiser.lr": 0.01}``,
+            applied last.
 
     Example:
         >>> load("digits", scale="smoke", overrides=["optimiser.lr=0.01"]).optimiser.lr
@@ -58,7 +61,8 @@ def load(
         group = key.removesuffix(".name")
         old = _get(values, group) if group != key else {}
         if old.get("name", value) != value:
-            # Another optimiser or schedule has other keys: of the old ones only those stay that were given.
+            # Another optimiser or schedule has other keys: of the old ones only those stay that
+            # were given.
             _put(values, group, {name: one for name, one in old.items() if f"{group}.{name}" in spelled})
             gone = {f"{group}.{name}" for name in old} - set(spelled)
             sources = {name: said for name, said in sources.items() if name not in gone}

@@ -1,4 +1,6 @@
-"""Predictions of a finished run on other data, under noise, with moments; and of several runs together."""
+"""Predictions of a finished run on other data, under noise, with moments; and of several runs
+together.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -44,22 +46,25 @@ def predict(
 ) -> list[Path]:
     """Write the logits of a finished run for more data.
 
-    Without ``data`` and ``perturb``, validation and test are predicted again, which is of use with ``moments``.
+    Without ``data`` and ``perturb``, validation and test are predicted again, which is of use with
+    ``moments``.
 
     Args:
         run: A finished run.
-        data: A data set, by name or loaded: its shifted test sets are predicted, and its test set where it is
-            not the run's own. Inputs are normalised as in training, and of each part as many samples are used as
-            the run's recipe used of its own test set. Files of your own (``arrays:PATH``, ``folder:PATH``) on which
-            the run was not trained are predicted whole, in their order: their test split, all samples without one.
+        data: A data set, by name or loaded: its shifted test sets are predicted, and its test set
+            where it is not the run's own. Inputs are normalised as in training, and of each part as
+            many samples are used as the run's recipe used of its own test set. Files of your own
+            (``arrays:PATH``, ``folder:PATH``) on which the run was not trained are predicted whole,
+            in their order: their test split, all samples without one.
         model: The model of a run that was trained on a module of your own.
         trained_on: The data of a run that was trained on data of your own, as :func:`fit` got them.
         moments: Add mean and variance of the logits under dropout; needs an MC-dropout head.
-        perturb: Predict the validation split under Gaussian input noise of ten levels, chosen so that accuracy
-            falls in equal steps from the clean one to chance; post-hoc calibrators fitted on these hold under
-            shift.
-        passes: Write the test split as ``test-<passes>-passes.npz`` instead: the logarithm of its probabilities,
-            averaged over this many whole passes with the head's dropout on; needs an MC-dropout head.
+        perturb: Predict the validation split under Gaussian input noise of ten levels, chosen so
+            that accuracy falls in equal steps from the clean one to chance; post-hoc calibrators
+            fitted on these hold under shift.
+        passes: Write the test split as ``test-<passes>-passes.npz`` instead: the logarithm of its
+            probabilities, averaged over this many whole passes with the head's dropout on; needs an
+            MC-dropout head.
         out: A folder in place of the run's ``predictions``.
         root: The folder with data files.
         verify: Compare published files with their checksums before they are opened.
@@ -69,7 +74,8 @@ def predict(
         The files written.
 
     Reference:
-        Tomani et al., *Post-hoc Uncertainty Calibration for Domain Drift Scenarios*, CVPR 2021 (``perturb``).
+        Tomani et al., *Post-hoc Uncertainty Calibration for Domain Drift Scenarios*, CVPR 2021
+        (``perturb``).
     """
     recipe = run.recipe
     try:
@@ -84,7 +90,7 @@ def predict(
             "same files, or train again"
         )
     device = engine.accelerator_for(recipe).device
-    network = build_model(recipe, own) if model is None else with_head(recipe, model)
+    network = build_model(recipe.final(), own) if model is None else with_head(recipe, model)
     engine.place(network, own, device)
     checkpoints.load_module(network, run.weights(), run.path / "best.safetensors")
     if (moments or passes) and not any(isinstance(module, heads.Head) for module in network.modules()):
@@ -214,7 +220,9 @@ def _moments(
 
 
 def _averaged(network: nn.Module, data: Splits, batch_size: int, device: torch.device, passes: int) -> Tensor:
-    """The logarithm of test probabilities averaged over passes through the whole network, dropout on."""
+    """The logarithm of test probabilities averaged over passes through the whole network, dropout
+    on.
+    """
     network.eval()
     (head,) = (module for module in network.modules() if isinstance(module, heads.Head))
     head.samples, head.training = 1, True
@@ -233,7 +241,9 @@ def _noise(sd: float) -> Callable[[Tensor], Tensor]:
 
 
 def _perturbed(network: nn.Module, data: Splits, batch_size: int, device: torch.device) -> Any:
-    """Validation logits under noise of ten levels; accuracy falls in equal steps from clean to chance."""
+    """Validation logits under noise of ten levels; accuracy falls in equal steps from clean to
+    chance.
+    """
     if data.kind == "tokens":
         raise ValueError("--perturb adds Gaussian noise to inputs, and tokens are no numbers; leave it out")
     labels = data.val.labels.cpu()
@@ -266,8 +276,8 @@ def ensemble(runs: Sequence[Run], out: str | PathLike[str], *, split: str = "tes
 
     Args:
         runs: Finished runs on the same data.
-        out: The ``.npz`` to write: ``labels``, and as ``logits`` the logarithm of the mean probabilities, whose
-            softmax they are.
+        out: The ``.npz`` to write: ``labels``, and as ``logits`` the logarithm of the mean
+            probabilities, whose softmax they are.
         split: Which of their predictions.
 
     Returns:

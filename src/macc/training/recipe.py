@@ -1,7 +1,8 @@
 """A recipe: everything that decides what a training gives, as plain checked values."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -17,6 +18,9 @@ from pydantic import (
 )
 
 from macc.words import did_you_mean, quoted, shown
+
+if TYPE_CHECKING:
+    from macc.losses import Criterion, Task
 
 Scale = Literal["smoke", "cpu", "full"]
 
@@ -65,6 +69,14 @@ class HeadSettings(_RecipeValues):
         return self
 
 
+class AugmentationSettings(_RecipeValues):
+    """Random changes of training images; see :class:`macc.data.Augmentation`."""
+
+    pad: Annotated[int, Field(strict=True, ge=0)] = 0
+    flip: bool = False
+    rotate: bool = False
+
+
 class SGD(_RecipeValues):
     """Stochastic gradient descent with momentum."""
 
@@ -106,7 +118,7 @@ class Constant(_RecipeValues):
 
 
 class MultiStep(_RecipeValues):
-    """The learning rate is multiplied by ``factor`` at each milestone (an epoch), at the last by ``last_factor``."""
+    """The rate times ``factor`` at each milestone (an epoch), at the last ``last_factor``."""
 
     name: Literal["multistep"]
     milestones: Annotated[list[Count], Field(min_length=1)]
@@ -121,7 +133,7 @@ class MultiStep(_RecipeValues):
 
 
 class Cosine(_RecipeValues):
-    """Half a cosine from the learning rate to ``final`` times it, after a linear rise over ``warmup`` epochs."""
+    """Half a cosine from the rate to ``final`` times it, after a rise of ``warmup`` epochs."""
 
     name: Literal["cosine"]
     final: Fraction = 0.0
@@ -129,7 +141,7 @@ class Cosine(_RecipeValues):
 
 
 class OneCycle(_RecipeValues):
-    """A cosine up to the learning rate over the share ``rise`` of training, and one down; in each step."""
+    """A cosine up to the learning rate over the share ``rise`` of training, and one down."""
 
     name: Literal["onecycle"]
     rise: Annotated[float, Field(gt=0, lt=1)] = 0.3
@@ -138,7 +150,7 @@ class OneCycle(_RecipeValues):
 
 
 class Subset(_RecipeValues):
-    """How many samples of each split to use, drawn by class with ``seed``; all where nothing is said."""
+    """How many samples of each split to use, drawn by class with ``seed``; by default all."""
 
     train: Count | None = None
     val: Count | None = None
@@ -161,6 +173,27 @@ HeadSetting = Annotated[
     Discriminator(_kind_of_head),
     BeforeValidator(lambda value: "none" if value is None else value),
 ]
+
+
+class Stage(_RecipeValues):
+    """A further stage, which trains the classifier again from the weights selected before it.
+
+    Reference:
+        Jordahn and Olmos, *Decoupling Feature Extraction and Classification Layers for Calibrated
+        Neural Networks*, ICML 2024.
+    """
+
+    epochs: Count
+    loss: Annotated[str | None, Field(description="That of the recipe if not given.")] = None
+    head: HeadSetting = "auto"
+    freeze: Annotated[
+        Literal["none", "backbone"], Field(description="backbone: the body stays as it is.")
+    ] = "backbone"
+    fresh_classifier: Annotated[
+        bool, Field(description="Whether the classifier starts from new weights.")
+    ] = True
+    optimiser: Annotated[Optimiser | None, Field(description="That of the recipe if not given.")] = None
+    schedule: Schedule = Cosine(name="cosine")
 
 
 Selection = Literal["val_accuracy", "val_nll", "val_refinement", "val_sce", "last"]
@@ -194,6 +227,10 @@ class Recipe(_RecipeValues):
     text_length: Annotated[
         Count | None, Field(description="Read the last of a text's words only, this many.")
     ] = None
+    augmentation: Annotated[
+        AugmentationSettings | None,
+        Field(description="Of training images, in place of the data set's own: {pad: 4, flip: true}."),
+    ] = None
     loss: Annotated[str, Field(description="For example Focal(gamma=3) + 10*MACC(warmup=500).")]
     class_weight: Annotated[
         Literal["none", "balanced"],
@@ -211,6 +248,9 @@ class Recipe(_RecipeValues):
     optimiser: Optimiser
     schedule: Schedule = Constant(name="constant")
     epochs: Count
+    stages: Annotated[
+        list[Stage], Field(max_length=10, description="Stages after the first, for example [{epochs: 5}].")
+    ] = []
     batch_size: Annotated[Count, Field(description="Samples a step, over all processes.")]
     drop_last: Annotated[
         bool, Field(description="Leave out a last, smaller batch: its statistics are noise.")
@@ -222,6 +262,9 @@ class Recipe(_RecipeValues):
     eval_batch_size: Count = 512
     clip: Annotated[Positive | None, Field(description="Largest norm of the gradient.")] = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: Annotated[
+        bool, Field(strict=True, description="Train what torch.compile makes of the model; needs a compiler.")
+    ] = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
     selection: Annotated[Selection, Field(description="Which epoch's weights are kept.")] = "val_refinement"
     calibrate: Annotated[
@@ -265,7 +308,7 @@ class Recipe(_RecipeValues):
         from macc import losses
 
         try:
-            criterion = losses.parse(self.loss)
+            criterion = criterion_of(self.loss)
         except ValueError as error:
             raise ValueError(f"loss: {error}") from None
         if criterion.task.independent_labels:
@@ -309,13 +352,37 @@ class Recipe(_RecipeValues):
             raise ValueError(
                 f"schedule.warmup: {self.schedule.warmup:g} epochs do not fit into {self.epochs}; lower it"
             )
+        for index in range(len(self.stages)):
+            values = {**self.model_dump(), **self._values_of(index)}
+            try:
+                Recipe(**values)
+            except ValueError as error:
+                raise ValueError(f"stages.{index}.{str(error).removeprefix('recipe: ')}") from None
         return self
+
+    def _values_of(self, index: int) -> dict[str, Any]:
+        """What a stage puts in the place of the recipe's values."""
+        stage = self.stages[index]
+        values: dict[str, Any] = {"stages": [], "freeze_bn": True}
+        values |= {key: getattr(stage, key) for key in ("epochs", "head", "freeze", "schedule")}
+        return values | {
+            key: value for key in ("loss", "optimiser") if (value := getattr(stage, key)) is not None
+        }
+
+    def final(self) -> Self:
+        """The recipe of the last stage; the recipe itself where it has no stages."""
+        if not self.stages:
+            return self
+        return self.model_copy(update=self._values_of(len(self.stages) - 1)).resolved()
+
+    def earlier(self) -> Self:
+        """The recipe without its last stage. Refinement selects the epochs of those before it."""
+        changes = {"stages": self.stages[:-1], "selection": "val_refinement", "epoch_predictions": []}
+        return self.model_copy(update=changes)
 
     def resolved(self) -> Self:
         """The recipe with every ``auto`` replaced by what it stands for."""
-        from macc import losses
-
-        needs_head = losses.parse(self.loss).needs_moments
+        needs_head = criterion_of(self.loss).needs_moments
         changes: dict[str, Any] = {}
         sources = dict(self.sources)
         if self.head == "auto":
@@ -339,15 +406,18 @@ class Recipe(_RecipeValues):
     def deciding(self) -> dict[str, Any]:
         """The values that decide the result, as they enter the hash of a run.
 
-        Who watches the training and how many samples are predicted at once change nothing, nor does the
-        spelling of the loss. A run that ends without a calibrator is the run it was before there were any.
+        Who watches the training and how many samples are predicted at once change nothing, nor does
+        the spelling of the loss. A run without a calibrator is what it was before there were any.
         """
-        from macc import losses
-
         values = self.model_dump(mode="json", exclude={"trackers", "eval_batch_size"})
         if self.calibrate == "none":
             del values["calibrate"]
-        return {**values, "loss": str(losses.parse(self.loss))}
+        for key in ("stages", "compile"):
+            if not values[key]:
+                del values[key]  # the hash of runs from before there were any
+        if self.augmentation is None:
+            del values["augmentation"]
+        return {**values, "loss": str(criterion_of(self.loss))}
 
     def to_yaml(self) -> str:
         """The whole recipe as YAML, every value with its source as a comment."""
@@ -404,7 +474,7 @@ def sentence(error: ValidationError, path: str, values: Mapping[str, Any], spell
 
 
 def _keys(place: tuple[int | str, ...], values: Any) -> list[str]:
-    """The keys that lead to an error, without the names pydantic gives to the variants of a value."""
+    """The keys that lead to an error, without pydantic's names for variants of a value."""
     parts = [*place]
     if parts and parts[0] in _UNIONS:
         del parts[1:2]
@@ -417,11 +487,14 @@ def _keys(place: tuple[int | str, ...], values: Any) -> list[str]:
     return keys
 
 
-def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
+def _nearest(keys: Sequence[str], values: Any) -> str:
     """What the unknown last key may have meant, among the keys its place has."""
     model: Any = Recipe
     for key in keys[:-1]:
-        values = values.get(key, {})
+        values = values[int(key)] if isinstance(values, list) else values.get(key, {})
+        if isinstance(values, list):
+            model = Stage
+            continue
         variants = {
             "optimiser": {"sgd": SGD, "adam": Adam, "adamw": AdamW},
             "schedule": {
@@ -435,3 +508,11 @@ def _nearest(keys: Sequence[str], values: Mapping[str, Any]) -> str:
             str(values.get("name")), model
         )
     return did_you_mean(keys[-1], model.model_fields)
+
+
+@lru_cache(maxsize=1024)
+def criterion_of(loss: str) -> "Task | Criterion":
+    """A loss to look at, parsed once; who trains with it takes a copy."""
+    from macc import losses
+
+    return losses.parse(loss)

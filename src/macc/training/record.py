@@ -1,4 +1,6 @@
-"""What training leaves behind: a line an epoch, checkpoints, and the weights that may be selected."""
+"""What training leaves behind: a line an epoch, checkpoints, and the weights that may be
+selected.
+"""
 
 import math
 import time
@@ -12,9 +14,10 @@ from macc.data import Splits
 from macc.io.tensors import write_tensors
 from macc.training import checkpoints, engine
 from macc.training._interrupts import Interrupted, StopRequest
+from macc.training.display import Display
 from macc.training.engine import Learner
-from macc.training.progress import Display
 from macc.training.recipe import Selection
+from macc.training.restoring import unfinished_epoch
 from macc.training.runs import (
     Run,
     append_row,
@@ -35,7 +38,9 @@ def chance(data: Splits) -> float:
 
 @dataclass(kw_only=True)
 class Recorder:
-    """Writes what training leaves behind: rows, weights that may be chosen, checkpoints, predictions."""
+    """Writes what training leaves behind: rows, weights that may be chosen, checkpoints,
+    predictions.
+    """
 
     run: Run
     key: str
@@ -95,7 +100,7 @@ class Recorder:
 
     def _checkpoint(self, learner: Learner) -> None:
         engine.read_losses(learner)
-        unfinished = engine.unfinished_epoch(learner) if learner.step else []
+        unfinished = unfinished_epoch(learner) if learner.step else []
         if learner.accelerator.is_main_process:
             scaler = learner.accelerator.scaler
             checkpoints.save(

@@ -20,14 +20,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from macc import __version__, losses
+from macc import __version__
 from macc.data import Splits
 from macc.io.arrays import read_npz, write_arrays
 from macc.io.writing import write_bytes
+from macc.metrics import headline
 from macc.posthoc import Calibrator
 from macc.posthoc import load as load_calibrator
+from macc.tables import Column, Entry, Table, Unit, html_of, with_interval
 from macc.training import loading as recipes
-from macc.training.recipe import Recipe
+from macc.training.recipe import Recipe, criterion_of
 from macc.words import shown, slug
 
 LOCK = ".lock"
@@ -86,12 +88,16 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """``{split: {metric: {value, low, high}}}``, and under ``"calibrated"`` the same after the calibrator."""
+        """``{split: {metric: {value, low, high}}}``, and under ``"calibrated"`` the same after the
+        calibrator.
+        """
         return self.read_json("metrics.json")
 
     @property
     def calibrator(self) -> Calibrator | None:
-        """What was fitted to the validation logits; ``None`` with ``calibrate: none``, and in old runs."""
+        """What was fitted to the validation logits; ``None`` with ``calibrate: none``, and in old
+        runs.
+        """
         path = self.path / "calibrator.json"
         return load_calibrator(path) if path.is_file() else None
 
@@ -100,8 +106,27 @@ class Run:
         """Versions, hardware and hashes of the first start."""
         return self.read_json("environment.json")
 
+    def _repr_html_(self) -> str:
+        recipe = self.recipe
+        heading = (
+            f"{recipe.label}, {recipe.model}, {recipe.loss}, seed {recipe.seed}: {shown(self.path, None)}"
+        )
+        if not self.finished:
+            return html_of(heading, "It is not finished.")
+        found = self.metrics
+        raw, mended = found.get("test", {}), found.get("calibrated", {}).get("test", {})
+        rows = [
+            (Entry(metric.noun), *(_entry(part.get(name), metric.unit) for part in (raw, mended)))
+            for name, metric in headline().items()
+            if name in raw
+        ]
+        columns = (Column("test split", left=True), Column("as trained"), Column("calibrated"))
+        return html_of(heading, Table(columns, tuple(rows)))
+
     def predictions(self, name: str) -> tuple[Tensor, Tensor]:
-        """Logits ``(N, K)`` and labels ``(N,)`` of a split, for example ``"test"`` or ``"digits/noise-3"``."""
+        """Logits ``(N, K)`` and labels ``(N,)`` of a split, for example ``"test"`` or
+        ``"digits/noise-3"``.
+        """
         path = self.path / "predictions" / f"{name}.npz"
         if not path.is_file():
             folder = self.path / "predictions"
@@ -146,6 +171,13 @@ class Run:
         return found
 
 
+def _entry(found: dict[str, float] | None, unit: Unit) -> Entry:
+    """A metric of a run with its interval, where it was measured."""
+    if found is None or None in (found.get(end) for end in ("value", "low", "high")):
+        return Entry("–")
+    return with_interval(found["value"], found["low"], found["high"], unit, found.get("noise_floor"))
+
+
 def open_run(path: str | Path) -> Run:
     """A finished run by its folder."""
     run = Run(Path(path))
@@ -157,7 +189,8 @@ def open_run(path: str | Path) -> Run:
 
 
 def run_hash(recipe: Recipe, data: Splits | str, model: nn.Module | None = None) -> str:
-    """The hash of what decides a run: recipe, data and version, and the weights that a user starts from.
+    """The hash of what decides a run: recipe, data and version, and the weights that a user starts
+    from.
 
     Values of the recipe that do not change the result are left out, see :meth:`Recipe.deciding`.
 
@@ -181,7 +214,9 @@ def _weights_digest(model: nn.Module) -> str:
 
 
 def weights_read(recipe: Recipe) -> dict[str, str] | None:
-    """The SHA-256 of each file on this disk that a recipe's model starts from; ``None`` where there is none."""
+    """The SHA-256 of each file on this disk that a recipe's model starts from; ``None`` where there
+    is none.
+    """
     library, _, place = recipe.model.partition(":")
     if recipe.pretrained is not None:
         files = [Path(recipe.pretrained).expanduser()]
@@ -208,13 +243,15 @@ def run_path(out: str | PathLike[str], recipe: Recipe, key: str) -> Path:
     The loss is its short name: ``digits-small_cnn-nll+macc-0123456789ab``.
     """
     words = [slug(word)[-LONGEST_WORD:] for word in (recipe.dataset, recipe.model)]
-    loss = "+".join(slug(term) for term in losses.parse(recipe.loss).label.split("+"))
+    loss = "+".join(slug(term) for term in criterion_of(recipe.loss).label.split("+"))
     return Path(out) / "-".join([*words, loss[:LONGEST_WORD], key[:12]])
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the run folder for this process; another that holds it is an error. The system frees it at death."""
+    """Hold the run folder for this process; another that holds it is an error. The system frees it
+    at death.
+    """
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path / LOCK)
     try:
@@ -267,13 +304,19 @@ def _version(package: str) -> str | None:
 def source_commit() -> str | None:
     """The commit of macc's own source, where it is a checkout."""
     folder = Path(__file__).parent
+    command = [
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(folder),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]
     try:
-        found = subprocess.run(  # noqa: S603 - fixed arguments
-            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        # A busy machine must not make two runs of one source differ: it has a minute.
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None

@@ -14,10 +14,10 @@ Row = dict[str, Any]
 def chosen_epoch(history: Sequence[Row], rule: Selection) -> int:
     """The epoch that a rule selects; the first of equal ones.
 
-    ``val_refinement`` takes the least negative log-likelihood after temperature scaling, because every run ends
-    with its scale mended. ``val_accuracy`` is the paper's rule: the first strict maximum. ``val_nll`` takes the least
-    negative log-likelihood, ``val_sce`` the least SCE among epochs within 0.5 points of the best accuracy, ``last``
-    the last.
+    ``val_refinement`` takes the least negative log-likelihood after temperature scaling, because
+    every run ends with its scale mended. ``val_accuracy`` is the paper's rule: the first strict
+    maximum. ``val_nll`` takes the least negative log-likelihood, ``val_sce`` the least SCE among
+    epochs within 0.5 points of the best accuracy, ``last`` the last.
 
     Example:
         >>> rows = [{"epoch": 1, "val/accuracy": 0.9}, {"epoch": 2, "val/accuracy": 0.9}]
@@ -36,10 +36,11 @@ def chosen_epoch(history: Sequence[Row], rule: Selection) -> int:
 
 
 def candidate_epochs(history: Sequence[Row], rule: Selection) -> set[int]:
-    """The epochs that may still be chosen, whatever the epochs to come are like: their weights must be kept.
+    """The epochs that may still be chosen, whatever the epochs to come are like: their weights must
+    be kept.
 
-    With ``val_sce`` a better accuracy later may rule out the present choice in favour of an earlier epoch that
-    is now second: every epoch that no other beats in both is kept.
+    With ``val_sce`` a better accuracy later may rule out the present choice in favour of an earlier
+    epoch that is now second: every epoch that no other beats in both is kept.
     """
     if rule != "val_sce":
         return {chosen_epoch(history, rule)}

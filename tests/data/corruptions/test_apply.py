@@ -8,9 +8,9 @@ from macc.data import corruptions
 from macc.data.corruptions import _tools, blur, digital
 
 NAMES = corruptions.names()
-# By their published constants these do not change the mean pixel ever more: water turns to mud, colours first fade
-# and then glow, the image fades under frost, bending gets finer instead of wider, and glass moves pixels more and
-# blurs less. `TestGrowthByOtherMeasures` has what does grow.
+# By their published constants these do not change the mean pixel ever more: water turns to mud,
+# colours first fade and then glow, the image fades under frost, bending gets finer instead of
+# wider, and glass moves pixels more and blurs less. `TestGrowthByOtherMeasures` has what does grow.
 OTHERWISE = ("spatter", "saturate", "frost_synthetic", "elastic_transform", "glass_blur")
 
 
@@ -134,7 +134,9 @@ class TestGrowthByOtherMeasures:
         assert likeness[0] > likeness[4] + 0.1
 
     def test_bending_gets_stronger(self, side):
-        """What is left of the displacement of a ramp when the best affine map is taken away, in pixels."""
+        """What is left of the displacement of a ramp when the best affine map is taken away, in
+        pixels.
+        """
         rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
         ramp = torch.stack([rows, columns]).float().repeat(60, 1, 1, 1)
         inner = slice(3 * side // 8, -(3 * side // 8))  # away from reflections

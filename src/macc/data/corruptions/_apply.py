@@ -14,8 +14,8 @@ from macc.data._splits import Splits
 from macc.data.corruptions import blur, digital, noise, weather
 from macc.data.corruptions._tools import ImageDraws
 
-# So many values at once keep the intermediate results within the processor's caches. Glass takes many short steps,
-# each as long for few images as for many.
+# So many values at once keep the intermediate results within the processor's caches. Glass takes
+# many short steps, each as long for few images as for many.
 BATCH_VALUES = 2**20
 GLASS_VALUES = 2**23
 
@@ -53,7 +53,8 @@ def _table() -> dict[str, _Corruption]:
 
 
 def names(*, standard: bool = False) -> tuple[str, ...]:
-    """All 19, or the 15 of the standard set; ours has ``frost_synthetic`` in the place of ``frost``.
+    """All 19, or the 15 of the standard set; ours has ``frost_synthetic`` in the place of
+    ``frost``.
 
     Example:
         >>> len(names()), len(names(standard=True)), names()[-1]
@@ -66,8 +67,8 @@ def names(*, standard: bool = False) -> tuple[str, ...]:
 def corrupt(images: Tensor, corruption: str, severity: int, *, seed: int = 0, first: int = 0) -> Tensor:
     """A batch of images under a corruption.
 
-    The constants are those of the published sets: of CIFAR-10-C for images below 48 pixels, of Tiny-ImageNet-C
-    below 128, of ImageNet-C above.
+    The constants are those of the published sets: of CIFAR-10-C for images below 48 pixels, of
+    Tiny-ImageNet-C below 128, of ImageNet-C above.
 
     Args:
         images: ``(N, 3, H, W)``, uint8, on any device.
@@ -132,7 +133,8 @@ def corrupted(
     severities: Sequence[int] = LEVELS,
     seed: int = 0,
 ) -> Splits:
-    """The set with its test images under corruptions as its shifts, made on the fly and held in memory.
+    """The set with its test images under corruptions as its shifts, made on the fly and held in
+    memory.
 
     Args:
         splits: Colour images.

@@ -37,7 +37,9 @@ def defocus_blur(x: Tensor, radius: float, softness: float, draws: ImageDraws) -
 
 
 def disk(radius: float, softness: float) -> Tensor:
-    """A disk of ``radius`` whose edge is smoothed by a Gaussian of three pixels, five for large ones; sum 1."""
+    """A disk of ``radius`` whose edge is smoothed by a Gaussian of three pixels, five for large
+    ones; sum 1.
+    """
     reach = int(radius)
     edge = 1 if radius <= 8 else 2
     side = torch.arange(-reach - edge, reach + edge + 1)
@@ -52,10 +54,11 @@ def disk(radius: float, softness: float) -> Tensor:
 
 
 def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: ImageDraws) -> Tensor:
-    """A little smoothing, every pixel replaced by a neighbour's, from the bottom right on, and smoothing again.
+    """A little smoothing, every pixel replaced by a neighbour's, from the bottom right on, and
+    smoothing again.
 
-    The published generator means to swap the two; for arrays of colours its line copies one onto the other, and
-    the published images are made by that.
+    The published generator means to swap the two; for arrays of colours its line copies one onto
+    the other, and the published images are made by that.
     """
     x = smooth(x, sigma)
     _, channels, height, width = x.shape
@@ -70,9 +73,9 @@ def glass_blur(x: Tensor, sigma: float, reach: int, rounds: int, draws: ImageDra
 def _sources(steps: Tensor, height: int, width: int, reach: int) -> Tensor:
     """``(N, H · W)``: the place that each place ends up with the pixel of.
 
-    In the order of rows and columns from the bottom right, a place takes what its neighbour has by then: the
-    neighbour's own pixel, or what the neighbour took if its turn was before. Chains of such turns are followed
-    for all places at once, twice as far each time.
+    In the order of rows and columns from the bottom right, a place takes what its neighbour has by
+    then: the neighbour's own pixel, or what the neighbour took if its turn was before. Chains of
+    such turns are followed for all places at once, twice as far each time.
 
     Args:
         steps: ``(N, 2, H · W)``: how many rows and columns each place's neighbour is away.

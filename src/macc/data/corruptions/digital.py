@@ -61,12 +61,15 @@ def contrast(x: Tensor, factor: float, draws: ImageDraws) -> Tensor:  # noqa: AR
 def elastic_transform(
     x: Tensor, displacement: float, softness: float, shear: float, size: float, draws: ImageDraws
 ) -> Tensor:
-    """An affine map that moves three points at random, then smooth random displacements; borders are reflected."""
+    """An affine map that moves three points at random, then smooth random displacements; borders
+    are reflected.
+    """
     count, _, height, width = x.shape
     centre, third = torch.tensor([width // 2, height // 2]), min(height, width) // 3
     points = (centre + third * torch.tensor([[1, 1], [1, -1], [-1, -1]])).float()
     moved = points + draws.uniform(3, 2, low=-shear * size, high=shear * size, what="points").cpu()
-    # For each place of the result its place in the image: the map from moved points to the old ones.
+    # For each place of the result its place in the image: the map from moved points to the old
+    # ones.
     ones = torch.ones(count, 3, 1)
     inverse = torch.linalg.solve(
         torch.cat([moved, ones], dim=2).double(), points.double().expand(count, 3, 2)
@@ -103,7 +106,9 @@ def pixelate(x: Tensor, share: float, draws: ImageDraws) -> Tensor:  # noqa: ARG
 
 @lru_cache(maxsize=64)
 def _box_matrix(old: int, new: int) -> Tensor:
-    """``(new, old)`` with ``new`` ≤ ``old``: each new pixel is the mean of the old ones whose centres lie in it."""
+    """``(new, old)`` with ``new`` ≤ ``old``: each new pixel is the mean of the old ones whose
+    centres lie in it.
+    """
     scale = old / new
     centre = (torch.arange(new).double()[:, None] + 0.5) * scale
     at = (torch.arange(old).double() + 0.5 - centre) / scale

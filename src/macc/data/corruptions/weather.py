@@ -87,7 +87,9 @@ def snow(
     kept: float,
     draws: ImageDraws,
 ) -> Tensor:
-    """Bright flakes in motion over a paler image; the layer of flakes and its half turn are added."""
+    """Bright flakes in motion over a paler image; the layer of flakes and its half turn are
+    added.
+    """
     height, width = x.shape[-2:]
     layer = zoomed(mean + sd * draws.normal(1, height, width), zoom)
     layer = torch.where(layer < threshold, 0.0, layer).clamp(0, 1)
@@ -111,8 +113,8 @@ def frost_synthetic(x: Tensor, image: float, ice: float, draws: ImageDraws) -> T
 def frost_sheets(side: int) -> Tensor:
     """Five sheets of ice twice as large as the image, ``(5, 3, 2 side, 2 side)``.
 
-    A sheet is divided into grains; the needles of a grain run along one of six directions, and grains are
-    brightest where they meet.
+    A sheet is divided into grains; the needles of a grain run along one of six directions, and
+    grains are brightest where they meet.
     """
     draws = ImageDraws(key=f"frost {side}", indices=range(FROST_SHEETS), device=torch.device("cpu"))
     size = 2 * side
@@ -156,10 +158,11 @@ def _power(side: int) -> int:
 
 
 def plasma(noise: Tensor, decay: float) -> Tensor:
-    """Diamond-square fractals in ``[0, 1]`` from uniform noise in ``[−1, 1]``, ``(N, S, S)`` with ``S`` a power of 2.
+    """Diamond-square fractals in ``[0, 1]`` from uniform noise in ``[−1, 1]``, ``(N, S, S)`` with
+    ``S`` a power of 2.
 
-    Points between known ones get their mean and noise, whose size is divided by ``decay²`` each time the distance
-    is halved; the map is periodic.
+    Points between known ones get their mean and noise, whose size is divided by ``decay²`` each
+    time the distance is halved; the map is periodic.
     """
     size = noise.shape[1]
     heights = torch.zeros_like(noise)
@@ -198,7 +201,9 @@ def spatter(
     mud: int,
     draws: ImageDraws,
 ) -> Tensor:
-    """Drops where smoothed noise exceeds a threshold: pale turquoise water shaded at its edges, or brown mud."""
+    """Drops where smoothed noise exceeds a threshold: pale turquoise water shaded at its edges, or
+    brown mud.
+    """
     height, width = x.shape[-2:]
     liquid = smooth(mean + sd * draws.normal(1, height, width), sigma)
     liquid = torch.where(liquid < threshold, 0.0, liquid)
@@ -212,7 +217,9 @@ def spatter(
 
 
 def _relief(inside: Tensor) -> Tensor:
-    """Light from one side on the distance to the nearest edge of a drop, its histogram made even, in ``[0, 255]``."""
+    """Light from one side on the distance to the nearest edge of a drop, its histogram made even,
+    in ``[0, 255]``.
+    """
     around = filtered(inside.float(), torch.ones(3, 3))
     edge = inside & (around < 8.5)
     distance = _distance(edge, 20)
@@ -223,7 +230,8 @@ def _relief(inside: Tensor) -> Tensor:
 
 def _distance(edge: Tensor, most: int) -> Tensor:
     """Distance to the nearest pixel of ``edge`` in each image, at most ``most``."""
-    # Squared distances along one axis, then along both; short integers, because memory is what this waits for.
+    # Squared distances along one axis, then along both; short integers, because memory is what this
+    # waits for.
     found = torch.where(edge, 0, most**2).to(torch.int16)
     for axis in (2, 3):
         side = found.shape[axis]

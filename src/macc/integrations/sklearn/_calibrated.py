@@ -12,7 +12,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
 
 from macc import posthoc
-from macc.integrations.sklearn._weights import rows_by_weight
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,25 +19,27 @@ Floats = npt.NDArray[np.float64]
 class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Any classifier with calibrated probabilities.
 
-    The calibrator is fitted to scores of samples that the classifier was not trained on: by default those that
-    cross-validation holds out, after which the classifier is trained on all samples. A classifier that is already
-    fitted is kept as it is with ``cv="prefit"``, or as a ``FrozenEstimator``; then fit on other samples than it was
-    trained on.
+    The calibrator is fitted to scores of samples that the classifier was not trained on: by default
+    those that cross-validation holds out, after which the classifier is trained on all samples. A
+    classifier that is already fitted is kept as it is with ``cv="prefit"``, or as a
+    ``FrozenEstimator``; then fit on other samples than it was trained on.
 
-    Scores are the classifier's ``decision_function``, or else the logarithms of its ``predict_proba``. A probability
-    of 0 counts as half the least one above 0.
+    Scores are the classifier's ``decision_function``, or else the logarithms of its
+    ``predict_proba``. A probability of 0 counts as half the least one above 0.
 
     Args:
         estimator: A classifier with ``decision_function`` or ``predict_proba``.
-        method: ``"auto"`` compares all that suit (:func:`macc.posthoc.best`), or the name of a calibrator:
-            ``"temperature"``, ``"isotonic"``, ``"vector-scaling"``, …
-        cv: Number of folds, fewer where a class has fewer samples; a splitter of scikit-learn, or ``"prefit"``.
+        method: ``"auto"`` compares all that suit (:func:`macc.posthoc.best`), or the name of a
+            calibrator: ``"temperature"``, ``"isotonic"``, ``"vector-scaling"``, …
+        cv: Number of folds, fewer where a class has fewer samples; a splitter of scikit-learn, or
+            ``"prefit"``.
         n_jobs: How many folds to train at a time.
 
     Attributes:
         estimator_: The fitted classifier.
         calibrator_: The fitted calibrator of :mod:`macc.posthoc`.
-        choice_: With ``"auto"``, the comparison of all candidates, which prints as a table; otherwise None.
+        choice_: With ``"auto"``, the comparison of all candidates, which prints as a table;
+            otherwise None.
         floor_: What a probability of 0 counts as.
         classes_: The labels of the classes.
 
@@ -63,7 +64,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: i
         Args:
             X: What the classifier takes.
             y: Labels, of any type.
-            sample_weight: A weight for each sample, for the classifier if it takes weights, and for the calibrator.
+            sample_weight: A weight for each sample, for the classifier if it takes weights, and for
+                the calibrator.
             **fit_params: Passed on to the classifier's ``fit``.
         """
         X, y = indexable(X, y)
@@ -91,12 +93,11 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: i
                 setattr(self, name, getattr(self.estimator_, name))
         self.floor_ = _floor(scores) if self._method_ == "predict_proba" else 0.0
         logits, labels = self._logits(scores), _indices(y, self.classes_)
-        if weight is not None:
-            rows = rows_by_weight(weight, np.random.RandomState(0))
-            logits, labels = logits[rows], labels[rows]
         kind: Any = None if self.method == "auto" else posthoc.by_name(self.method)
-        self.choice_ = None if kind else posthoc.best(logits, labels)
-        self.calibrator_ = self.choice_.calibrator if self.choice_ else kind.fit(logits, labels)
+        self.choice_ = None if kind else posthoc.best(logits, labels, weights=weight)
+        self.calibrator_ = (
+            self.choice_.calibrator if self.choice_ else kind.fit(logits, labels, weights=weight)
+        )
         return self
 
     def predict_proba(self, X: Any) -> Floats:

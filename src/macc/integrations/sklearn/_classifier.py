@@ -31,12 +31,13 @@ _ONE_FIT_AT_A_TIME = threading.RLock()
 class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A network for tables and embeddings whose confidence can be trusted.
 
-    It trains with Adam on the CPU. A part of the samples is held out: it decides when to stop, by the refinement of the
-    predictions (their negative log-likelihood after the best temperature), and it fits the calibrator. Ctrl-C ends
-    the training, keeps the best epoch so far and warns.
+    It trains with Adam on the CPU. A part of the samples is held out: it decides when to stop, by
+    the refinement of the predictions (their negative log-likelihood after the best temperature),
+    and it fits the calibrator. Ctrl-C ends the training, keeps the best epoch so far and warns.
 
-    Weights of samples and classes decide how often a sample is drawn, in training and in the held-out part: a
-    sample of weight 2 counts like two samples. Probabilities are then those of the weighted population.
+    Weights of samples and classes decide how often a sample is drawn, in training and in the
+    held-out part: a sample of weight 2 counts like two samples. Probabilities are then those of the
+    weighted population.
 
     Args:
         loss: A criterion, or its text: ``"Focal(gamma=2) + MACC"``.
@@ -50,8 +51,10 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: Samples in a training step.
         max_iter: Most epochs.
         patience: Stop after this many epochs without better refinement.
-        validation_fraction: Share of the samples that is held out; 0 trains for ``max_iter`` epochs, without calibrator.
-        calibrator: Name of a calibrator of :mod:`macc.posthoc`, ``"auto"`` to choose by cross-validation, or None.
+        validation_fraction: Share of the samples that is held out; 0 trains for ``max_iter``
+            epochs, without calibrator.
+        calibrator: Name of a calibrator of :mod:`macc.posthoc`, ``"auto"`` to choose by
+            cross-validation, or None.
         class_weight: ``"balanced"``, or a weight for each class.
         random_state: Seed, or a generator of numpy.
 
@@ -226,7 +229,9 @@ class _Standardised(nn.Module):
 def _held_out(
     labels: npt.NDArray[Any], fraction: float, draw: np.random.RandomState
 ) -> npt.NDArray[np.bool_]:
-    """Which samples to hold out: this share of each class, and none where too few samples would be left out."""
+    """Which samples to hold out: this share of each class, and none where too few samples would be
+    left out.
+    """
     held = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         rows = draw.permutation(np.flatnonzero(labels == label))
@@ -268,8 +273,9 @@ def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
 def _and_one_error(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The samples, and one of typical confidence that is wrong.
 
-    Few held-out samples may have no errors, and then ask for certainty. As with Laplace's rule of succession, the one
-    error that is added says that n right answers do not make the next one certain.
+    Few held-out samples may have no errors, and then ask for certainty. As with Laplace's rule of
+    succession, the one error that is added says that n right answers do not make the next one
+    certain.
     """
     top = logits.topk(2, dim=1)
     typical = (top.values[:, 0] - top.values[:, 1]).median(0).indices

@@ -1,12 +1,17 @@
-"""Every metric of one set of predictions under the same resamples; one file for each kind of thing resampled."""
+"""Every metric of one set of predictions under the same resamples; one file for each kind of thing
+resampled.
+"""
 
+from collections.abc import Iterable
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
+from macc.metrics._metric import Metric
 from macc.metrics._one_pass import OnePass, PerSample
 from macc.metrics._refinement import held_out
-from macc.metrics._resampling.cells import TopCells
+from macc.metrics._resampling.cells import TopCells as TopCells
 from macc.metrics._resampling.classes import ClassDraws, ClassErrors, adaptive, equal_width
 from macc.metrics._resampling.gaps import (
     BinErrors,
@@ -18,13 +23,14 @@ from macc.metrics._resampling.gaps import (
 from macc.metrics._resampling.means import MeanScores, mean_loss, means
 from macc.metrics._resampling.ranks import Selective, resampled_auroc, selective
 from macc.metrics._resampling.samples import Resampling as Resampling
-from macc.metrics.binning import TopLabels
+from macc.metrics.binning import TopLabels, class_gaps
 from macc.metrics.inputs import Predictions
 from macc.metrics.intervals import Sampled
 
 
 class Draws:
-    """What resampling shows of one set of predictions; each part is made when the first metric asks for it.
+    """What resampling shows of one set of predictions; each part is made when the first metric asks
+    for it.
 
     Args:
         given: Predictions on the CPU.
@@ -33,7 +39,7 @@ class Draws:
         positive: The positive class of two; class 1 by default.
         variance: Variance ``(N, K)`` of the logits, for the metric that is about certainty.
         confidence: Level of the intervals of single classes, which are left out without it.
-        whole: Keep the probabilities of all classes, because metrics are going to ask for them.
+        metrics: What is going to be measured: the pass keeps what they read.
     """
 
     def __init__(
@@ -45,8 +51,9 @@ class Draws:
         positive: int | None = None,
         variance: Tensor | None = None,
         confidence: float | None = None,
-        whole: bool = False,
+        metrics: Iterable[Metric[Any]] = (),
     ):
+        whole = any(metric.all_classes for metric in metrics)
         self._pass = OnePass(given, positive=1 if positive is None else positive, whole=whole)
         self._bins, self._resampling = bins, resampling
         self._variance, self._confidence = variance, confidence
@@ -99,12 +106,12 @@ class Draws:
     @cached_property
     def smooth_ece(self) -> Sampled:
         """The smooth error of the predicted class."""
-        return resampled_smooth_ece(self.sample.top, self.cells)
+        return resampled_smooth_ece(self.sample.top, self.cells, self._resampling)
 
     @cached_property
     def ks_error(self) -> Sampled:
         """The largest cumulative gap of the predicted class."""
-        return resampled_ks_error(self.sample.top, self.cells)
+        return resampled_ks_error(self.sample.top, self.cells, self._resampling)
 
     @cached_property
     def positive(self) -> "PositiveDraws":
@@ -120,8 +127,12 @@ class Draws:
     @cached_property
     def classes(self) -> "ClassErrors":
         """The errors of all classes in bins of equal width."""
-        return equal_width(self._pass.probabilities.scores, self.sample, self._class_draws, self._confidence)
+        given = self._pass.probabilities
+        gaps = class_gaps(given, self._bins).sums()
+        return equal_width(given.scores, gaps, self.sample, self._class_draws, self._confidence)
 
     def adaptive(self, threshold: float | None) -> Sampled:
-        """The mean error of all classes in bins of equal mass, of the probabilities above a threshold."""
+        """The mean error of all classes in bins of equal mass, of the probabilities above a
+        threshold.
+        """
         return adaptive(self._pass.probabilities.scores, threshold, self._class_draws)

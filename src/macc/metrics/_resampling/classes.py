@@ -10,7 +10,7 @@ from torch import Tensor
 from macc.metrics._one_pass import PerSample
 from macc.metrics._resampling.means import scores_by_outcome
 from macc.metrics._resampling.samples import CHUNK_ELEMENTS, Resampling
-from macc.metrics.binning import ClassCells, adaptive_cells, width_cells
+from macc.metrics.binning import ClassCells, adaptive_cells, adaptive_gaps, width_cells
 from macc.metrics.intervals import (
     Deviation,
     Estimate,
@@ -29,7 +29,9 @@ WORST_BRIER = 2.0
 
 @dataclass(frozen=True)
 class ClassDraws:
-    """Labels, and what is needed to resample the gaps of classes; ``null_labels`` ``(N, S)`` are drawn from the probabilities."""
+    """Labels, and what is needed to resample the gaps of classes; ``null_labels`` ``(N, S)`` are
+    drawn from the probabilities.
+    """
 
     labels: Tensor
     bins: int
@@ -38,12 +40,16 @@ class ClassDraws:
 
     @property
     def most_classes(self) -> int:
-        """How many classes to look at together, because each takes all resamples of all its bins."""
+        """How many classes to look at together, because each takes all resamples of all its
+        bins.
+        """
         return max(1, CHUNK_ELEMENTS // (self.resampling.resamples * (self.bins + 1)))
 
-    def noise(self, cells: ClassCells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gaps ``(M, B)`` of some classes, their noise and null gaps, and shares of samples; bins all of them leave empty are left out."""
-        num_classes, num_samples = cells.bin.shape
+    def noise(self, cells: ClassCells, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gaps ``(M, bins)`` of some classes, their noise and null gaps, and shares of samples;
+        bins all of them leave empty are left out.
+        """
+        num_classes = len(cells.bin)
         filled = torch.bincount(cells.bin.flatten() + 1, minlength=self.bins + 1)[1:] > 0
         filled[0] = True  # nothing may count at all
         bins = int(filled.sum())
@@ -53,26 +59,32 @@ class ClassDraws:
         cell += torch.arange(num_classes)[:, None] * (bins + 1)
         size = num_classes * (bins + 1)
         classes = torch.arange(cells.classes.start, cells.classes.stop)[:, None]
-        residuals = self._by_group((self.labels == classes).double() - cells.values, cell, size)
+        weighted = self.resampling.weighted
+        residuals = self._by_group(weighted((self.labels == classes).double() - cells.values), cell, size)
         if self.null_labels.shape[1] > 1:
             null = self._drawn(cells, cell, size)
         else:
-            drawn = self._by_group((self.null_labels[:, 0] == classes).double() - cells.values, cell, size)
+            hits = (self.null_labels[:, 0] == classes).double()
+            drawn = self._by_group(weighted(hits - cells.values), cell, size)
             null = self.resampling.multipliers @ drawn
             # One label for each sample shows how cells vary together; how much each does is known.
-            spread = torch.bincount(
-                cell.flatten(), (cells.values * (1 - cells.values)).flatten(), minlength=size
-            )
+            variance = weighted(weighted(cells.values * (1 - cells.values)))
+            spread = torch.bincount(cell.flatten(), variance.flatten(), minlength=size)
             null *= (
                 spread.clamp(min=0) / drawn.square().sum(0).clamp(min=torch.finfo(null.dtype).tiny)
             ).sqrt()
-        gaps = residuals.sum(0)
-        samples = torch.bincount(cell.flatten(), minlength=size).double()
-        sums = gaps, self.resampling.groups[1] @ residuals - gaps, null, samples
-        gaps, noise, null, shares = (
-            part.view(*part.shape[:-1], num_classes, bins + 1)[..., :bins] / num_samples for part in sums
+        counted = self.resampling.weights
+        each = None if counted is None else counted.expand(num_classes, -1).flatten()
+        samples = torch.bincount(cell.flatten(), each, minlength=size).double()
+        resampled = self.resampling.groups[1] @ residuals
+        if counted is not None:
+            resampled *= (self.resampling.size / self.resampling.drawn)[:, None]
+        sums = resampled - residuals.sum(0), null, samples
+        noise, null, shares = (
+            part.view(*part.shape[:-1], num_classes, bins + 1)[..., :bins] / self.resampling.size
+            for part in sums
         )
-        return gaps, noise, null, shares
+        return gaps[:, filled] / self.resampling.size, noise, null, shares
 
     def _by_group(self, values: Tensor, cell: Tensor, size: int) -> Tensor:
         """Sums ``(G, size)`` of values ``(M, N)`` whose cells are given."""
@@ -86,16 +98,21 @@ class ClassDraws:
     def _drawn(self, cells: ClassCells, cell: Tensor, size: int) -> Tensor:
         """Gaps ``(S, size)`` of each set of drawn labels."""
         first, draws = cells.classes.start, self.null_labels.shape[1]
-        null = torch.zeros(draws * size, dtype=torch.int64)
+        each = self.resampling.weights
+        null = torch.zeros(draws * size, dtype=torch.int64 if each is None else torch.float64)
         start = 0
-        # A few samples at a time: places in all draws of all samples would take ten times their memory.
+        # A few samples at a time: places in all draws of all samples would take ten times their
+        # memory.
         for labels in torch.split(self.null_labels, max(1, CHUNK_ELEMENTS // draws)):
             inside = (labels >= first) & (labels < cells.classes.stop)
             sample, draw = inside.nonzero(as_tuple=True)
             drawn = draw * size + cell[labels[sample, draw].long() - first, sample + start]
-            null += torch.bincount(drawn, minlength=draws * size)
+            null += torch.bincount(
+                drawn, None if each is None else each[sample + start], minlength=draws * size
+            )
             start += len(labels)
-        return null.view(draws, size) - torch.bincount(cell.flatten(), cells.values.flatten(), minlength=size)
+        claimed = self.resampling.weighted(cells.values).flatten()
+        return null.view(draws, size) - torch.bincount(cell.flatten(), claimed, minlength=size)
 
 
 class MeanOfClasses:
@@ -124,23 +141,26 @@ class MeanOfClasses:
 
 
 def equal_width(
-    probs: Tensor, sample: PerSample, draws: ClassDraws, confidence: float | None
+    probs: Tensor, seen: Tensor, sample: PerSample, draws: ClassDraws, confidence: float | None
 ) -> "ClassErrors":
-    num_samples = len(draws.labels)
+    """From probabilities, and from the gaps ``(bins, K)`` that were seen."""
+    resampling = draws.resampling
     errors = MeanOfClasses(confidence)
     squares: list[SquaredGaps] = []
     for cells in width_cells(probs, draws.bins, draws.most_classes):
-        gaps, noise, null, shares = draws.noise(cells)
-        errors.add(norm_of_gaps(l1, gaps, noise, null, size=cells.kept))
-        squares.append(SquaredGaps.of(gaps, noise, null, shares, num_samples))
+        some = slice(cells.classes.start, cells.classes.stop)
+        gaps, noise, null, shares = draws.noise(cells, seen[:, some].T)
+        size = torch.full(gaps.shape[:1], resampling.size)
+        errors.add(norm_of_gaps(l1, gaps, noise, null, size=size))
+        squares.append(SquaredGaps.of(gaps, noise, null, shares, resampling.size))
     calibration = SquaredGaps(*(torch.stack(parts).sum(0) for parts in zip(*squares, strict=True)))
     # One more sample adds to two classes, its own and the one it was taken for.
     calibration = calibration._replace(unseen=calibration.unseen * 2 / probs.shape[1])
-    by_group = torch.bincount(draws.resampling.groups[0], sample.squared_distance)
-    resampled = draws.resampling.groups[1] @ by_group / draws.resampling.drawn
-    ends = scores_by_outcome(sample.top.confidence, probs.shape[1])[:, 1].mean(-1).tolist()
-    brier = Ordinary(float(sample.squared_distance.mean()), resampled, num_samples, *ends)
-    least, most = calibration.deviation()
+    by_group = torch.bincount(resampling.groups[0], resampling.weighted(sample.squared_distance))
+    resampled = resampling.groups[1] @ by_group / resampling.drawn
+    ends = resampling.mean(scores_by_outcome(sample.top.confidence, probs.shape[1])[:, 1]).tolist()
+    brier = Ordinary(float(resampling.mean(sample.squared_distance)), resampled, resampling.size, *ends)
+    least, most, _ = calibration.deviation()
     of_brier = brier.deviation()
     refinement = Refinement(
         max(0.0, brier.value - calibration.value), Deviation(of_brier.least - most, of_brier.most - least)
@@ -159,7 +179,9 @@ class ClassErrors(NamedTuple):
 
 @dataclass(frozen=True)
 class Refinement:
-    """What is left of the Brier score: too small by as much as noise makes the calibration part too large."""
+    """What is left of the Brier score: too small by as much as noise makes the calibration part too
+    large.
+    """
 
     value: float
     deviations: Deviation
@@ -189,9 +211,10 @@ class SquaredGaps(NamedTuple):
     unseen: Tensor
 
     @classmethod
-    def of(cls, gaps: Tensor, noise: Tensor, null: Tensor, shares: Tensor, num_samples: int) -> "SquaredGaps":
+    def of(cls, gaps: Tensor, noise: Tensor, null: Tensor, shares: Tensor, size: float) -> "SquaredGaps":
         """Sum over the bins of all given classes."""
-        shares = shares.clamp(min=1 / num_samples)
+        # Empty bins have no gap, whatever it is divided by.
+        shares = torch.where(shares > 0, shares, 1.0)
 
         def by_class(values: Tensor) -> Tensor:
             return (values.square() / shares).sum(-1)
@@ -209,7 +232,7 @@ class SquaredGaps(NamedTuple):
             total(shrunk + null),
             total(grown),
             total(grown + noise),
-            len(gaps) * unseen_share(len(noise), num_samples).square(),
+            len(gaps) * unseen_share(len(noise), size).square(),
         )
 
     @property
@@ -231,7 +254,9 @@ class SquaredGaps(NamedTuple):
         return Estimate(self.value, min(low, self.value), max(high, self.value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:
-        """Between what shrunk and grown gaps show; noise enters squares more, the larger the gaps."""
+        """Between what shrunk and grown gaps show; noise enters squares more, the larger the
+        gaps.
+        """
         shrunk, grown = self.shrunk_noisy - self.shrunk, self.grown_noisy - self.grown
         linear = 2 * (self.seen * self.unseen).sqrt()
         return Deviation(
@@ -240,12 +265,13 @@ class SquaredGaps(NamedTuple):
 
 
 def adaptive(probs: Tensor, threshold: float | None, draws: ClassDraws) -> Gaps:
-    num_samples = len(draws.labels)
+    resampling = draws.resampling
     errors = MeanOfClasses(None)
-    for cells in adaptive_cells(probs, draws.bins, threshold, draws.most_classes):
-        gaps, noise, null, _ = draws.noise(cells)
+    for cells in adaptive_cells(probs, draws.bins, threshold, draws.most_classes, resampling.weights):
+        seen = adaptive_gaps(cells, draws.labels, draws.bins, resampling.weights)
+        gaps, noise, null, _ = draws.noise(cells, seen)
         # Gaps are means over all samples, and this error is one over those that count.
-        weight = (num_samples / cells.kept.clamp(min=1).double())[:, None]
+        weight = (resampling.size / torch.where(cells.kept > 0, cells.kept, 1.0).double())[:, None]
         # Nothing is known of a class of which no sample counts, and it has no error.
         size = torch.where(cells.kept > 0, cells.kept, math.inf)
         errors.add(norm_of_gaps(l1, gaps * weight, noise * weight, null * weight, size=size))

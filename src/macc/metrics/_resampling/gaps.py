@@ -14,7 +14,7 @@ from macc.metrics._formulas import (
     largest_running_gap,
     max_gap,
     residuals_on_grid,
-    smooth_error,
+    smooth_gap,
 )
 from macc.metrics._resampling.cells import GRID, TopCells
 from macc.metrics._resampling.means import scores_by_outcome
@@ -50,17 +50,22 @@ class BinErrors(NamedTuple):
     under_confidence: Sampled
 
 
-def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor, *, size: int | None = None) -> BinErrors:
-    """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by chance.
+def errors_of_bins(
+    binned: TopBins, noise: Tensor, null: Tensor, *, sizes: Tensor, size: float | None = None
+) -> BinErrors:
+    """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by
+    chance.
 
     Args:
         binned: Sums over the samples of each bin.
         noise: ``(R, bins)`` resampled gaps minus those seen, as shares of all samples.
         null: ``(S, bins)`` gaps of labels drawn from the probabilities, as shares of all samples.
+        sizes: ``(bins,)`` how many samples of equal weights say as much as those of each bin.
         size: How many samples are independent, all of them by default.
     """
     gaps = binned.shares_of_gaps
-    # The gap of one more sample, were it wrong, were it right, and the larger of both; none in empty bins.
+    # The gap of one more sample, were it wrong, were it right, and the larger of both; none in
+    # empty bins.
     claimed = binned.confidence / binned.samples
     adds = {-1: claimed, 1: 1 - claimed, 0: torch.maximum(claimed, 1 - claimed)}
 
@@ -78,7 +83,7 @@ def errors_of_bins(binned: TopBins, noise: Tensor, null: Tensor, *, size: int | 
     rmsce = sampled(root_mean_square(binned))
     return BinErrors(
         ece=sampled(l1),
-        mce=LargestGap(max_gap(binned), binned, null),
+        mce=LargestGap(max_gap(binned), binned, sizes, null),
         rmsce=rmsce,
         rmsce_debiased=Debiased(debiased_gap(binned), rmsce),
         over_confidence=sampled(above, sign=-1),
@@ -94,13 +99,15 @@ def binned_errors(cells: TopCells) -> "BinErrors":
         sums[:, filled] = residuals.cumsum(1)[:, ends].diff(dim=1, prepend=sums[:, :1])
         return sums
 
-    noise, null = (torch.cat([by_bin(part) for part in draws]) for draws in (cells.noise(), cells.null()))
-    return errors_of_bins(cells.binned, noise, null)
+    noise, null = by_bin(cells.noise), by_bin(cells.null)
+    return errors_of_bins(cells.binned, noise, null, sizes=cells.bin_sizes)
 
 
 @dataclass(frozen=True)
 class Debiased:
-    """The debiased root mean square error, with the interval of the plain one: both aim at one truth."""
+    """The debiased root mean square error, with the interval of the plain one: both aim at one
+    truth.
+    """
 
     value: float
     plain: Gaps
@@ -112,8 +119,9 @@ class Debiased:
 
     def deviation(self) -> Deviation:
         """That of the plain form, less what debiasing took away."""
-        least, most = self.plain.deviation()
-        return Deviation(*(part + self.value - self.plain.value for part in (least, most)))
+        plain, less = self.plain.deviation(), self.plain.value - self.value
+        middle = None if plain.middle is None else (plain.middle[0] - less, plain.middle[1] - less)
+        return Deviation(plain.least - less, plain.most - less, middle)
 
 
 class PositiveDraws:
@@ -130,8 +138,8 @@ class PositiveDraws:
         squared = (one.confidence - one.correct).square()
         resampled = resampling.means(squared[:, None])[:, 0]
         # Half the Brier score of both classes.
-        ends = scores_by_outcome(one.confidence.maximum(1 - one.confidence), 2)[:, 1].mean(-1) / 2
-        return Ordinary(float(squared.mean()), resampled, resampling.num_samples, *ends.tolist())
+        ends = resampling.mean(scores_by_outcome(one.confidence.maximum(1 - one.confidence), 2)[:, 1]) / 2
+        return Ordinary(float(resampling.mean(squared)), resampled, resampling.size, *ends.tolist())
 
     @cached_property
     def bins(self) -> "BinErrors":
@@ -141,23 +149,24 @@ class PositiveDraws:
     @cached_property
     def smooth_ece(self) -> Sampled:
         """The smooth error of the probability."""
-        return resampled_smooth_ece(self._one, self.cells)
+        return resampled_smooth_ece(self._one, self.cells, self._resampling)
 
 
-def resampled_smooth_ece(top: TopLabels, cells: TopCells) -> Unbinned:
+def resampled_smooth_ece(top: TopLabels, cells: TopCells, resampling: Resampling) -> Unbinned:
     def on_grid(residuals: Tensor) -> Tensor:
         return residuals_on_grid(cells.confidence, residuals, GRID)
 
-    residual = (top.correct - top.confidence)[None]
-    value = float(smooth_error(residuals_on_grid(top.confidence, residual) / len(top.confidence)))
-    noise, null = (torch.cat([on_grid(part) for part in draws]) for draws in (cells.noise(), cells.null()))
+    value = smooth_gap(top, resampling.weights)
+    noise, null = on_grid(cells.noise), on_grid(cells.null)
     seen = on_grid(cells.residuals[None])[0]
     slope = _smooth_slope(seen, value, -noise)
-    return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), slope, len(top.confidence))
+    return Unbinned(value, _smooth_errors(noise), _smooth_errors(null), slope, resampling.size)
 
 
 def _smooth_errors(residuals: Tensor) -> Tensor:
-    """:func:`smooth_error` of many rows ``(R, cells)``: bisection in a table, then interpolation."""
+    """:func:`smooth_error` of many rows ``(R, cells)``: bisection in a table, then
+    interpolation.
+    """
     cells = residuals.shape[1]
     spectrum = torch.fft.rfft(torch.cat([residuals, residuals.flip(-1)], dim=-1))
     bandwidths = torch.logspace(-4, 0, 2**_HALVINGS + 1, dtype=torch.float64)
@@ -193,7 +202,7 @@ def _smooth_slope(residuals: Tensor, bandwidth: float, noise: Tensor) -> Tensor:
     return smoothed(noise) @ smoothed(residuals).sign()
 
 
-def resampled_ks_error(top: TopLabels, cells: TopCells) -> Unbinned:
+def resampled_ks_error(top: TopLabels, cells: TopCells, resampling: Resampling) -> Unbinned:
     last = cells.last_of_ties
     seen = cells.residuals.cumsum(0)[last]
     at = seen.abs().argmax()
@@ -202,5 +211,6 @@ def resampled_ks_error(top: TopLabels, cells: TopCells) -> Unbinned:
         running = residuals.cumsum(1)[:, last]
         return torch.stack([running.abs().amax(1), running[:, at] * (1 if seen[at] >= 0 else -1)], dim=1)
 
-    noise, null = (torch.cat([largest(part) for part in draws]) for draws in (cells.noise(), cells.null()))
-    return Unbinned(largest_running_gap(top), noise[:, 0], null[:, 0], -noise[:, 1], len(top.confidence))
+    noise, null = largest(cells.noise), largest(cells.null)
+    value = largest_running_gap(top, resampling.weights)
+    return Unbinned(value, noise[:, 0], null[:, 0], -noise[:, 1], resampling.size)

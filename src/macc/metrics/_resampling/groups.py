@@ -32,15 +32,16 @@ class StreamedClassErrors(NamedTuple):
 
 
 class GroupDraws:
-    """What the metrics that stream read, under the names that :class:`macc.metrics._resampling.Draws` has for it.
+    """What the metrics that stream read, under the names that
+    :class:`macc.metrics._resampling.Draws` has for it.
 
     Args:
         sums: Sums of many groups.
         resamples: Number of resamples.
         confidence: Level of the intervals of single classes, which are left out without it.
-        images: Samples are pixels, and groups hold whole images. Then nothing rests on samples being independent:
-            there are as many as groups that hold any, noise floors are what groups show, and accuracy has the
-            interval of a mean.
+        images: Samples are pixels, and groups hold whole images. Then nothing rests on samples
+            being independent: there are as many as groups that hold any, noise floors are what
+            groups show, and accuracy has the interval of a mean.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class GroupDraws:
         self._images = images
 
     @cached_property
-    def _size(self) -> int:
+    def _size(self) -> float:
         """How many samples are independent."""
-        return int((self._sums.parts["scores"][:, 0] > 0).sum()) if self._images else self._sums.count
+        return int((self._sums.parts["scores"][:, 0] > 0).sum()) if self._images else self._sums.size
 
     @cached_property
     def _drawn(self) -> tuple[Tensor, Tensor]:
@@ -60,7 +61,7 @@ class GroupDraws:
 
     @cached_property
     def _by_outcome(self) -> Tensor:
-        return self._sums.parts["by_outcome"] / self._sums.count
+        return self._sums.parts["by_outcome"] / self._sums.total
 
     @cached_property
     def scores(self) -> MeanScores:
@@ -70,10 +71,8 @@ class GroupDraws:
         resampled = (draws @ self._sums.parts["scores"][:, 1:4]).T / samples
         if math.isinf(means.nll):
             resampled[1] = math.inf
-        found = mean_scores(means, resampled, self._by_outcome, self._size)
-        if self._images:
-            return found._replace(accuracy=Ordinary(means.accuracy, resampled[0], self._size))
-        return found
+        whole = not (self._images or self._sums.relative)
+        return mean_scores(means, resampled, self._by_outcome, self._size, whole=whole)
 
     @cached_property
     def auroc(self) -> BinnedArea:
@@ -103,7 +102,7 @@ class GroupDraws:
     @cached_property
     def classes(self) -> StreamedClassErrors:
         """The errors of all classes in bins of equal width."""
-        sums, count = self._sums, self._sums.count
+        sums, total = self._sums, self._sums.total
         draws, samples = _draws(sums.parts["class_samples"], self._resamples)
         errors = MeanOfClasses(self._confidence)
         # A few classes at a time: draws times bins times classes would be large.
@@ -111,7 +110,7 @@ class GroupDraws:
         for start in range(0, sums.num_classes, step):
             some = slice(start, start + step)
             by_group = sums.parts["class_gaps"][:, :, some].transpose(1, 2)
-            gaps = by_group.sum(0) / count
+            gaps = by_group.sum(0) / total
             flat = draws @ by_group.reshape(len(by_group), -1)
             noise = (flat / samples[:, None]).view(-1, *gaps.shape) - gaps
             null = (
@@ -125,20 +124,24 @@ class GroupDraws:
     def _binned(self, name: str, binned: TopBins, seed: int) -> BinErrors:
         draws, samples = self._drawn
         by_group = self._sums.parts[f"{name}_gaps"]
-        noise = draws @ by_group / samples[:, None] - by_group.sum(0) / self._sums.count
+        noise = draws @ by_group / samples[:, None] - by_group.sum(0) / self._sums.total
         null = noise.flip(0) if self._images else self._normal(self._sums.parts[name][3], seed)
-        return errors_of_bins(binned, noise, null, size=self._size)
+        return errors_of_bins(binned, noise, null, sizes=self._sums.bin_sizes(name), size=self._size)
 
     def _normal(self, variance: Tensor, seed: int) -> Tensor:
-        """Sums of many labels drawn from their probabilities are normal, with this variance; as shares of all samples."""
+        """Sums of many labels drawn from their probabilities are normal, with this variance; as
+        shares of all samples.
+        """
         drawn = np.random.default_rng([7, seed]).normal(size=(self._resamples, *variance.shape))
-        return torch.from_numpy(drawn * np.sqrt(variance.numpy())) / self._sums.count
+        return torch.from_numpy(drawn * np.sqrt(variance.numpy())) / self._sums.total
 
 
 def _draws(samples: Tensor, resamples: int) -> tuple[Tensor, Tensor]:
-    """How often each resample holds each group, float64 ``(R, G)``, and how many samples that makes, ``(R,)``.
+    """How often each resample holds each group, float64 ``(R, G)``, and how many samples that
+    makes, ``(R,)``.
 
-    Where groups are empty, as they are for few samples, so may be resamples of them: those say nothing.
+    Where groups are empty, as they are for few samples, so may be resamples of them: those say
+    nothing.
     """
     groups = len(samples)
     random = np.random.default_rng(groups)

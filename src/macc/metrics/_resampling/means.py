@@ -15,24 +15,21 @@ from macc.metrics.intervals import Ordinary, Sampled, Share
 
 def means(sample: PerSample, resampling: Resampling) -> "MeanScores":
     columns_ = torch.stack([sample.top.correct, -sample.log_likelihood, sample.squared_distance])
-    # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0 here.
+    # A label of probability 0 makes NLL infinite wherever it is drawn, and 0 times infinity is 0
+    # here.
     infinite = columns_.isinf()
     finite = resampling.means(torch.where(infinite, 0.0, columns_).T)
     resampled = torch.where(resampling.means(infinite.double().T) > 0, math.inf, finite).T
-    values = [float(column.mean()) for column in columns_]
-    return mean_scores(
-        values,
-        resampled,
-        scores_by_outcome(sample.top.confidence, len(sample.totals)).mean(-1),
-        resampling.num_samples,
-    )
+    values = resampling.mean(columns_).tolist()
+    by_outcome = resampling.mean(scores_by_outcome(sample.top.confidence, len(sample.totals)))
+    return mean_scores(values, resampled, by_outcome, resampling.size, whole=resampling.weights is None)
 
 
 def mean_loss(held: Held, num_classes: int, resampling: Resampling) -> Sampled:
     """The mean of held-out losses."""
-    (least, _), (most, _) = scores_by_outcome(held.confidence, num_classes).mean(-1).tolist()
-    value, draws = float(held.losses.mean()), resampling.means(held.losses[:, None])[:, 0]
-    return Ordinary(value, draws, resampling.num_samples, min(least, value), max(most, value))
+    (least, _), (most, _) = resampling.mean(scores_by_outcome(held.confidence, num_classes)).tolist()
+    value, draws = float(resampling.mean(held.losses)), resampling.means(held.losses[:, None])[:, 0]
+    return Ordinary(value, draws, resampling.size, min(least, value), max(most, value))
 
 
 def scores_by_outcome(confidence: Tensor, num_classes: int) -> Tensor:
@@ -58,7 +55,7 @@ class MeanScores(NamedTuple):
 
 
 def mean_scores(
-    values: Iterable[float], resampled: Iterable[Tensor], by_outcome: Tensor, num_samples: int
+    values: Iterable[float], resampled: Iterable[Tensor], by_outcome: Tensor, size: float, *, whole: bool
 ) -> MeanScores:
     """Accuracy, NLL and Brier score.
 
@@ -66,11 +63,12 @@ def mean_scores(
         values: The three.
         resampled: ``(3, R)`` the same of resamples.
         by_outcome: Mean :func:`scores_by_outcome`.
-        num_samples: Number of samples N.
+        size: How many samples are independent.
+        whole: Samples are alike and independent, so that accuracy has exact limits.
     """
     ends = [(0.0, 1.0), *zip(*by_outcome.tolist(), strict=True)]
     accuracy, nll, brier = (
-        Ordinary(value, draws, num_samples, min(least, value), max(most, value))
+        Ordinary(value, draws, size, min(least, value), max(most, value))
         for value, draws, (least, most) in zip(values, resampled, ends, strict=True)
     )
-    return MeanScores(Share(accuracy, num_samples), nll, brier)
+    return MeanScores(Share(accuracy, round(size)) if whole else accuracy, nll, brier)

@@ -10,6 +10,7 @@ from macc.metrics import evaluate, headline_errors, sce
 from macc.metrics.inputs import Array, predictions
 from macc.metrics.intervals import Estimate
 from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, panel
+from macc.words import documented
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ GROUP = 500
 FEWEST, MOST = 5, 15
 
 
+@documented
 def certainty_gap(
     moments: LogitMoments,
     labels: Array | None = None,
@@ -31,10 +33,10 @@ def certainty_gap(
     .. math:: |c_{ij} - \bar s_{ij}|, \quad c = 1 - \tanh(u), \quad \bar s = \mathrm{softmax}(\bar z)
 
     Args:
-        moments: Mean and variance of the logits under dropout, ``(N, K)`` each; ``macc.moments`` gives them.
-        labels: Class indices ``(N,)``; with them, ECE and SCE of the mean logits are written beside.
-        bins: Number of bins.
-        ax: Axes to draw into; a new figure by default.
+        moments: Mean and variance of the logits under dropout, ``(N, K)`` each; ``macc.moments``
+            gives them.
+        labels: Class indices ``(N,)``; with them, ECE and SCE of the mean logits are written
+            beside.
 
     Returns:
         The figure.
@@ -68,6 +70,7 @@ def certainty_gap(
     return figure_of(ax)
 
 
+@documented
 def sce_by_certainty(
     probs: Array,
     labels: Array,
@@ -79,17 +82,15 @@ def sce_by_certainty(
 ) -> "Figure":
     """Draw the calibration error of groups of samples against how certain the model is of them.
 
-    Samples are ordered by their mean certainty over classes and cut into groups of equal size, at least 500
-    samples and at most 15 groups. Each point is the SCE of a group with its 95 % interval; a grey
-    mark below it is the SCE that chance alone would give, which differs between groups too.
+    Samples are ordered by their mean certainty over classes and cut into groups of equal size, at
+    least 500 samples and at most 15 groups. Each point is the SCE of a group with its 95 %
+    interval; a grey mark below it is the SCE that chance alone would give, which differs between
+    groups too.
 
     Args:
         probs: Probabilities ``(N, K)``.
-        labels: Class indices ``(N,)``.
         certainty: ``(N, K)``, as ``macc.moments(model, x).certainty``.
         group: Samples in a group; 500 or more where there are enough for five groups.
-        from_logits: ``probs`` holds logits.
-        ax: Axes to draw into; a new figure by default.
 
     Returns:
         The figure; below it stand Pearson's and Spearman's correlation over the groups.
@@ -118,7 +119,9 @@ class Groups:
     sce: tuple[Estimate, ...]
 
     def correlation(self) -> tuple[float, float] | None:
-        """Pearson's and Spearman's, of certainty and SCE over the groups; none where all groups are alike."""
+        """Pearson's and Spearman's, of certainty and SCE over the groups; none where all groups are
+        alike.
+        """
         from scipy import stats
 
         values = [estimate.value for estimate in self.sce]

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from macc.metrics import registry
-from macc.metrics.binning import top_labels
+from macc.metrics.correctness import claimed
 from macc.metrics.inputs import Array, predictions
-from macc.metrics.selective import risk_coverage as _risk_coverage
+from macc.metrics.selective import answered
 from macc.report.figures.style import figure_of, legend, line_look, panel, plain
-from macc.words import did_you_mean
+from macc.words import did_you_mean, documented
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,15 +20,17 @@ SHADED = 2
 """More ranges than this hide each other."""
 
 
+@documented
 def convergence(
     named: Mapping[str, Sequence[Mapping[int, float]]], metric: str, *, ax: "Axes | None" = None
 ) -> "Figure":
-    """Draw a metric after every epoch, for several methods; with several seeds the mean and the range.
+    """Draw a metric after every epoch, for several methods; with several seeds the mean and the
+    range.
 
     Args:
-        named: For each method its seeds: the metric by epoch, in plain units (an ECE of 2 % is 0.02).
+        named: For each method its seeds: the metric by epoch, in plain units (an ECE of 2 % is
+            0.02).
         metric: The name of a metric, for the axis.
-        ax: Axes to draw into; a new figure by default.
 
     Returns:
         The figure.
@@ -47,6 +49,7 @@ def convergence(
     return figure_of(ax)
 
 
+@documented
 def severity_curve(
     named: Mapping[str, Mapping[int, Sequence[float]]], metric: str, *, ax: "Axes | None" = None
 ) -> "Figure":
@@ -55,9 +58,9 @@ def severity_curve(
     With one or two methods a shade shows their range.
 
     Args:
-        named: For each method the values of all kinds of shift, by severity; 0 is the clean test set.
+        named: For each method the values of all kinds of shift, by severity; 0 is the clean test
+            set.
         metric: The name of a metric, for the axis.
-        ax: Axes to draw into; a new figure by default.
 
     Returns:
         The figure.
@@ -76,15 +79,21 @@ def severity_curve(
     return figure_of(ax)
 
 
+@documented
 def risk_coverage(
-    named: Mapping[str, tuple[Array, Array]], *, from_logits: bool = False, ax: "Axes | None" = None
+    named: Mapping[str, tuple[Array, Array]],
+    *,
+    from_logits: bool = False,
+    answers: bool = False,
+    ax: "Axes | None" = None,
 ) -> "Figure":
-    """Draw the error rate on the most confident share of cases, when the others are handed to a person.
+    """Draw the error rate on the most confident share of cases, when the others are handed to a
+    person.
 
     Args:
         named: Probabilities and labels of each model, by its name.
         from_logits: They are logits.
-        ax: Axes to draw into; a new figure by default.
+        answers: The scores are the confidence ``(N,)`` of answers, and labels say which were right.
 
     Returns:
         The figure.
@@ -97,14 +106,13 @@ def risk_coverage(
     with panel(ax) as ax:
         for index, (name, (probs, labels)) in enumerate(named.items()):
             given = predictions(probs, labels, from_logits=from_logits)
-            risk = _risk_coverage(top_labels(given.blocks())).risk.cpu()
-            size = len(risk)
+            curve, size = answered(claimed(given, answers=answers)), given.num_samples
             # The error of a handful of cases says nothing and makes the line jump.
             first = max(1, round(HANDED_OVER * size))
             points = min(size - first + 1, MOST_POINTS)
             at = sorted({first + round(i * (size - first) / max(1, points - 1)) for i in range(points)})
-            x, y = [100 * k / size for k in at], [100 * float(risk[k - 1]) for k in at]
-            label = f"{plain(name)}, AURC {float(risk.mean()):.4f}"
+            x, y = [100 * k / size for k in at], 100 * curve.risks(curve.samples.new_tensor([at]))[0].cpu()
+            label = f"{plain(name)}, AURC {float(curve.area):.4f}"
             ax.plot(x, y, label=label, **line_look(index, len(x)))
         legend(ax, "upper left")
         ax.set(xlim=(0, 100), xlabel="coverage: % of cases answered", ylabel="error rate among them (%)")
@@ -113,6 +121,7 @@ def risk_coverage(
     return figure_of(ax)
 
 
+@documented
 def training_curve(
     named: Mapping[str, Sequence[Mapping[str, Any]]], key: str, *, ax: "Axes | None" = None
 ) -> "Figure":
@@ -121,7 +130,6 @@ def training_curve(
     Args:
         named: The ``history`` of each run, by its name.
         key: ``"train/MACC"``, ``"val/ece"``, …; runs without it are left out.
-        ax: Axes to draw into; a new figure by default.
 
     Returns:
         The figure.

@@ -1,4 +1,6 @@
-"""A figure that a notebook shows by itself. Imported only where a figure is drawn, because it needs matplotlib."""
+"""A figure that a notebook shows by itself. Imported only where a figure is drawn, because it needs
+matplotlib.
+"""
 
 import io
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def over_time(monitor: Monitor, *, level: float = 0.95) -> "Figure":
-    """Draw confidence and accuracy of each window, the calibration error below, and where the alarm was raised.
+    """Draw confidence and accuracy of each window, the calibration error below, and where the alarm
+    was raised.
 
     Accuracy of rows with labels is drawn full, that estimated for rows without labels hollow.
 
@@ -84,7 +85,7 @@ def over_time(monitor: Monitor, *, level: float = 0.95) -> "Figure":
                 )
         above.set_ylabel("%")
         below.set_ylabel("ECE, %")
-        above.legend(loc="best")
+        above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         below.xaxis_date()
         figure.autofmt_xdate()
     return figure

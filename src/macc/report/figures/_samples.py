@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from macc.report.figures.style import figure_of, panel, plain
+from macc.words import documented
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ class Said(NamedTuple):
     confidence: float
 
 
+@documented
 def sample_image(
     image: Tensor, label: str, said: Mapping[str, Said], *, ax: "Axes | None" = None
 ) -> "Figure":
@@ -30,7 +32,6 @@ def sample_image(
         image: ``(C, H, W)``, uint8 or in ``[0, 1]``.
         label: Its true class.
         said: Predicted class and confidence, by the name of the model.
-        ax: Axes to draw into; a new figure by default.
 
     Returns:
         The figure.
@@ -76,15 +77,17 @@ class Contrast(NamedTuple):
     drops: list[int]
 
 
+@documented
 def contrast(probs_a: Tensor, probs_b: Tensor, labels: Tensor, count: int) -> Contrast:
-    """The samples of the paper's first figure: the largest gains in confidence of B over A, and the largest drops.
+    """The samples of the paper's first figure: the largest gains in confidence of B over A, and the
+    largest drops.
 
-    Gains are looked for among samples that both models get right, drops among those that both get wrong.
+    Gains are looked for among samples that both models get right, drops among those that both get
+    wrong.
 
     Args:
         probs_a: Probabilities ``(N, K)`` of model A.
         probs_b: The same of model B.
-        labels: Class indices ``(N,)``.
         count: How many of each, at most.
 
     Example:

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING
 
 from macc.metrics import Estimate
 from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, legend, panel, plain
+from macc.words import documented
 
 MOST_NAMED = 5
-"""More names than this beside their points would overlap; they get numbers, and the names stand beside the axes."""
+"""More names than this beside their points would overlap; they get numbers, and the names stand
+beside the axes.
+"""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names that nobody beats: no other is as accurate and as well calibrated, and better in one of both.
+    """The names that nobody beats: no other is as accurate and as well calibrated, and better in
+    one of both.
 
     Args:
         points: Accuracy and calibration error, by name.
@@ -32,12 +36,13 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return sorted(kept, key=lambda name: points[name])
 
 
+@documented
 def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None" = None) -> "Figure":
-    """Draw accuracy against SCE with their intervals, and the front of those that no other beats in both.
+    """Draw accuracy against SCE with their intervals, and the front of those that no other beats in
+    both.
 
     Args:
         points: Accuracy and SCE of each model, by its name, as :func:`macc.evaluate` gives them.
-        ax: Axes to draw into; a new figure by default.
 
     Returns:
         The figure.

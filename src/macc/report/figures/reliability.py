@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from macc.metrics import Bin, Report
-from macc.metrics.binning import bin_index, top_labels
+from macc.metrics.binning import bin_index
+from macc.metrics.correctness import claimed
 from macc.metrics.inputs import Array, check_bins, predictions
 from macc.report.figures.style import (
     BLUE,
@@ -21,20 +22,20 @@ from macc.report.figures.style import (
     plain,
     style,
 )
-from macc.words import class_called
+from macc.words import class_called, documented
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
 
 
 def reliability_diagram(report: Report, ax: "Axes | None" = None) -> "Figure":
     """Draw accuracy against confidence, the gap of each bin, and how many samples each holds.
 
-    A bar is the accuracy of a bin with the interval its number of samples allows; the hatched part is
-    its gap to the confidence claimed. The wider the interval, the fainter the bar; bins without samples have none.
-    With two classes, the share of the positive class is drawn against its probability.
+    A bar is the accuracy of a bin with the interval its number of samples allows; the hatched part
+    is its gap to the confidence claimed. The wider the interval, the fainter the bar; bins without
+    samples have none. With two classes, the share of the positive class is drawn against its
+    probability.
 
     Args:
         report: The result of :func:`macc.evaluate`.
@@ -92,20 +93,24 @@ def reliability_diagrams(reports: Mapping[str, Report]) -> "Figure":
     return figure
 
 
+@documented
 def confidence_histogram(
-    probs: Array, labels: Array, *, bins: int = 15, from_logits: bool = False, ax: "Axes | None" = None
+    probs: Array,
+    labels: Array,
+    *,
+    bins: int = 15,
+    from_logits: bool = False,
+    answers: bool = False,
+    ax: "Axes | None" = None,
 ) -> "Figure":
-    """Draw how the confidence of the predictions is distributed, with its mean and the accuracy as lines.
+    """Draw how the confidence of the predictions is distributed, with its mean and the accuracy as
+    lines.
 
-    A solid line at the accuracy and a dotted one at the mean confidence: where the dotted one lies to the
-    right, the model is over-confident.
+    A solid line at the accuracy and a dotted one at the mean confidence: where the dotted one lies
+    to the right, the model is over-confident.
 
     Args:
-        probs: Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two.
-        labels: Class indices ``(N,)``.
-        bins: Number of bins.
-        from_logits: ``probs`` holds logits.
-        ax: Axes to draw into; a new figure by default.
+        answers: The scores are the confidence ``(N,)`` of answers, and labels say which were right.
 
     Returns:
         The figure.
@@ -116,7 +121,7 @@ def confidence_histogram(
         ['accuracy 66.7 %', 'mean confidence 73.3 %']
     """
     check_bins(bins)
-    confidence, correct = _top(probs, labels, from_logits)
+    confidence, correct = claimed(predictions(probs, labels, from_logits=from_logits), answers=answers)
     with panel(ax) as ax:
         counts = bin_index(confidence, bins).bincount(minlength=bins)
         filled = [i for i in range(bins) if counts[i]]
@@ -128,23 +133,24 @@ def confidence_histogram(
     return figure_of(ax)
 
 
+@documented
 def wrong_confidence(
     named: Mapping[str, tuple[Array, Array]],
     *,
     bins: int = 15,
     from_logits: bool = False,
+    answers: bool = False,
     ax: "Axes | None" = None,
 ) -> "Figure":
     """Draw how confident the wrong predictions of one or several models are.
 
-    Each outline is the share of a model's *own* wrong predictions in each bin; the legend says how many
-    there are and their mean confidence.
+    Each outline is the share of a model's *own* wrong predictions in each bin; the legend says how
+    many there are and their mean confidence.
 
     Args:
         named: Probabilities and labels of each model, by its name.
-        bins: Number of bins.
         from_logits: They are logits.
-        ax: Axes to draw into; a new figure by default.
+        answers: The scores are the confidence ``(N,)`` of answers, and labels say which were right.
 
     Returns:
         The figure.
@@ -158,7 +164,9 @@ def wrong_confidence(
     highest = 0.0
     with panel(ax) as ax:
         for index, (name, (probs, labels)) in enumerate(named.items()):
-            confidence, correct = _top(probs, labels, from_logits)
+            confidence, correct = claimed(
+                predictions(probs, labels, from_logits=from_logits), answers=answers
+            )
             wrong = confidence[correct == 0]
             text = f"{plain(name)}: {len(wrong)} wrong of {len(correct)}"
             shares = [0.0] * bins
@@ -190,12 +198,16 @@ class _Drawn:
     def of(cls, report: Report, *, top_label: bool = False) -> "_Drawn":
         if report.positive is None or top_label:
             return cls(report.bins, "ece", "confidence", "accuracy")
+        if report.answers:
+            return cls(report.positive.bins, "positive_ece", "confidence", "share of right answers")
         name = plain(class_called(report.positive.name))
         return cls(report.positive.bins, "positive_ece", f"P({name})", f"share of {name}")
 
 
 def draw_bins(report: Report, ax: "Axes", *, top_label: bool = False) -> None:
-    """The bars of a reliability diagram; those of the predicted class if ``top_label``, whatever the classes."""
+    """The bars of a reliability diagram; those of the predicted class if ``top_label``, whatever
+    the classes.
+    """
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 
@@ -246,12 +258,13 @@ def draw_counts(report: Report, ax: "Axes") -> None:
     drawn = _Drawn.of(report)
     filled = [row for row in drawn.bins if row.samples]
     width = 1 / len(drawn.bins)
-    shares = [100 * row.samples / report.num_samples for row in filled]
+    total = sum(row.samples for row in filled)
+    shares = [100 * row.samples / total for row in filled]
     middle = [(row.low + row.high) / 2 for row in filled]
     ax.bar(middle, shares, width=0.94 * width, color=FAINT, zorder=1)
     for x, share, row in zip(middle, shares, filled, strict=True):
         ax.annotate(
-            _short(row.samples),
+            _short(round(row.samples)),
             (x, share),
             xytext=(0, 1),
             textcoords="offset points",
@@ -260,7 +273,7 @@ def draw_counts(report: Report, ax: "Axes") -> None:
             fontsize=6.5,
             zorder=3,
         )
-    if report.positive is None:
+    if report.positive is None or report.answers:
         _lines(ax, report.mean_accuracy, report.mean_confidence)
     else:
         _lines(ax, report.positive.frequency, report.positive.mean_probability, ("happens", "mean P"))
@@ -288,13 +301,10 @@ def _annotation(report: Report, metric: str) -> str:
     chance = f"by chance alone {100 * (ece.noise_floor or 0):.1f} %"
     if metric == "ece":
         return f"ECE {value}, {chance}"
+    if report.answers:
+        return f"ECE {value}\n{chance}"
     beside = f", top label {100 * report['ece'].value:.1f} %" if "ece" in report.metrics else ""
     return f"ECE of the positive class {value}\n{chance}{beside}"
-
-
-def _top(probs: Array, labels: Array, from_logits: bool) -> "tuple[Tensor, Tensor]":
-    found = top_labels(predictions(probs, labels, from_logits=from_logits).blocks())
-    return found.confidence.cpu(), found.correct.cpu()
 
 
 def _short(count: int) -> str:

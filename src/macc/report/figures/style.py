@@ -1,4 +1,6 @@
-"""What all figures share: colours, type sizes, names that are shown as they are, and how files are written."""
+"""What all figures share: colours, type sizes, names that are shown as they are, and how files are
+written.
+"""
 
 import re
 import textwrap
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by every kind of colour vision, and a dark red of Tol's.
+# Okabe and Ito's colours, distinct for every kind of colour vision, and a dark red of Tol's.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, WINE = (
     "#0072b2",
     "#d55e00",
@@ -80,7 +82,9 @@ def style() -> Iterator[None]:
 def grid(
     rows: int, columns: int, size: tuple[float, float], **options: Any
 ) -> "tuple[Figure, list[list[Axes]]]":
-    """A figure of ``rows`` × ``columns`` panels of ``size`` inches each; call it within :func:`style`."""
+    """A figure of ``rows`` × ``columns`` panels of ``size`` inches each; call it within
+    :func:`style`.
+    """
     try:
         from macc.report.figures._figure import NotebookFigure
     except ImportError as error:
@@ -93,7 +97,9 @@ def grid(
 
 @contextmanager
 def panel(ax: "Axes | None", size: tuple[float, float] = (4.6, 3.6)) -> "Iterator[Axes]":
-    """The axes to draw into: those given, in the style they have, or new ones in a figure of our own."""
+    """The axes to draw into: those given, in the style they have, or new ones in a figure of our
+    own.
+    """
     with style() if ax is None else nullcontext():
         yield grid(1, 1, size)[1][0][0] if ax is None else ax
 
@@ -111,7 +117,7 @@ def plain(name: str) -> str:
         \$x\$ _ok
     """
     words = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", name).split())
-    # What tells names apart often stands at the end.
+    # What distinguishes names often stands at the end.
     kept = LONGEST_NAME - 1
     short = words if len(words) <= LONGEST_NAME else f"{words[: kept - kept // 2]}…{words[-(kept // 2) :]}"
     shown = short.replace("$", r"\$")
@@ -122,7 +128,8 @@ def plain(name: str) -> str:
 def look(index: int) -> dict[str, Any]:
     """Colour and dashes of a series; the first eight have colours of their own.
 
-    Two of them that share their dashes differ in how light they are, so that they are told apart in grey too.
+    Two of them that share their dashes differ in how light they are, so that they can be
+    distinguished in grey too.
     """
     return {
         "color": SERIES[index % len(SERIES)],
@@ -133,7 +140,8 @@ def look(index: int) -> dict[str, Any]:
 def line_look(index: int, points: int) -> dict[str, Any]:
     """The :func:`look` of a line, with markers of its own: no two of the first 16 lines share them.
 
-    Every point of a short line has a marker. On a long line there are few, at other places than on other lines.
+    Every point of a short line has a marker. On a long line there are few, at other places than on
+    other lines.
     """
     step = -(-points // MARKED) if points > 2 * MARKED else 1
     turn = index // len(MARKERS)
@@ -149,7 +157,9 @@ def line_look(index: int, points: int) -> dict[str, Any]:
 
 
 def width_for(names: int, width: float) -> float:
-    """The width of a figure with one panel, with room for a legend beside it where there are many names."""
+    """The width of a figure with one panel, with room for a legend beside it where there are many
+    names.
+    """
     return width if names <= MOST_INSIDE else 1.4 * width
 
 

@@ -1,4 +1,6 @@
-"""Differences come with paired intervals that cover, p-values that agree with them, and Holm's correction."""
+"""Differences come with paired intervals that cover, p-values that agree with them, and Holm's
+correction.
+"""
 
 import json
 import math
@@ -88,6 +90,21 @@ def test_paired_intervals_cover_the_populations_difference(sharp_a, sharp_b, k):
             hits[name] += result[name].low <= truth[name] <= result[name].high
 
     assert all(count >= 0.88 * repeats for count in hits.values()), hits
+
+
+def test_equal_biases_of_two_errors_are_not_held_against_each_other():
+    """Errors of 6 and 12 %: intervals that allow for any biases contain 0 nearly always."""
+    low = []
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        _, chance, labels = draw(500, 3, 1.0, generator)
+        a, b = (chance.log().mul(s).softmax(1) for s in (1.4, 1.8))
+        row = metrics.compare(b, a, labels, metrics=["ece"], resamples=100, seed=seed)["ece"]
+        assert (row.low >= 0) == (row.p < 0.05)
+        low.append(row.low)
+
+    assert sum(end >= 0 for end in low) >= 3
+    assert sum(end > 0 for end in low) <= 2
 
 
 def test_runs_are_compared_by_a_paired_t_test():

@@ -1,0 +1,254 @@
+"""Fashion-MNIST in detail: MACC against what is simpler, what happens during training, and advice
+from it.
+
+    python -m benchmarks.fashion RUNS
+        keep the histories of the trainings that RUNS has in results/
+    python -m benchmarks.evidence write
+        results/*.json into the pages
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+
+from benchmarks import calibrated
+from benchmarks._results import RESULTS, read, save
+from benchmarks.calibrated import BASE, LABELS, METRICS, number, then, trained
+from macc import experiments, posthoc, training
+from macc.experiments.result import Result
+from macc.report.figures.style import BLUE, GREEN, ORANGE, VERMILLION, grid, style
+
+NAME, DATA = "fashion", "Fashion-MNIST"
+OWN = ("NLL+MACC p 0.1", "NLL+MACC p 0.2")
+CONTROL = "NLL, logits \N{MULTIPLICATION SIGN} 2"  # a scale that happens to fit is no method
+DURING = RESULTS / "fashion_training.json"
+COLOURS = {"NLL": BLUE, "NLL+dropout p 0.5": GREEN, "NLL+MACC p 0.2": ORANGE, "NLL+MACC p 0.1": VERMILLION}
+"""The methods of the figure."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``RUNS``."""
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    collect(Path(arguments[0]))
+    return 0
+
+
+def found() -> Result:
+    """The committed result."""
+    return experiments.load_result(RESULTS / f"{NAME}.json")
+
+
+def value(result: Result, test: str, metric: str, method: str) -> float:
+    """A mean over seeds, in the last epoch."""
+    return calibrated.value(result, DATA, test, "last", metric, method)
+
+
+def signs(result: Result, test: str, metric: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Of pairs of methods: is the first better, at 5 % after Holm's correction over the pairs?"""
+    return [mark for _, mark in calibrated.judged(result, DATA, test, "last", metric, pairs)]
+
+
+PLACES = [("in domain", metric) for metric in METRICS] + [("noise", "nll"), ("rotation", "nll")]
+"""The columns of differences."""
+
+
+def differences(result: Result, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Rows of the first of each pair minus the second, both after a temperature, corrected over
+    the pairs.
+    """
+    rows = [[*pair] for pair in pairs]
+    for test, metric in PLACES:
+        marks = signs(result, test, metric, [(then(a), then(b)) for a, b in pairs])
+        for row, (a, b), mark in zip(rows, pairs, marks, strict=True):
+            difference = value(result, test, metric, then(a)) - value(result, test, metric, then(b))
+            row.append(f"{number(metric, difference, signed=True)} `{mark}`")
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _head() -> list[str]:
+    return [
+        f"| | minus | {' | '.join(LABELS[metric] for metric in METRICS)} | NLL, noise | NLL, rotation |",
+        "|---|---|" + "--:|" * len(PLACES),
+    ]
+
+
+def simpler() -> str:
+    """MACC after a temperature minus everything else after a temperature, last epoch, in domain and
+    under shift.
+    """
+    result = found()
+    rivals = [method for method in trained(result) if method not in OWN]
+    rows = [row for own in OWN for row in differences(result, [(own, rival) for rival in rivals])]
+    return "\n".join([*_head(), *rows])
+
+
+def rates() -> str:
+    """One rate minus another, of MACC and of plain dropout."""
+    pairs = [OWN, ("NLL+dropout p 0.5", "NLL+dropout p 0.2")]
+    return "\n".join([*_head(), *differences(found(), pairs)])
+
+
+def apart() -> str:
+    """How far cross-entropy is from itself, trained with the same seeds in another precision."""
+    other = read("fashion_more")
+    if other is None:
+        return "Not run yet."
+    key = (DATA, "in domain", then(BASE), "nll", "last")
+    cells = found().cell(*key), other.cell(*key)
+    if cells[0] is None or cells[1] is None:
+        raise ValueError("one of the results has no cross-entropy")
+    first, second = (cell.values for cell in cells if cell is not None)
+    differences = [b - a for a, b in zip(first, second, strict=False)]
+    return (
+        f"Of cross-entropy, then temperature, the NLL is {fmean(differences):+.3f} away from that of the "
+        f"table above on the same {len(differences)} seeds (from {min(differences):+.3f} to "
+        f"{max(differences):+.3f}): so much can precision and processor do."
+    )
+
+
+def advice() -> list[tuple[str, str, str]]:
+    """A situation, what to use in it, and the number behind that."""
+    result = found()
+    words = f"Fashion-MNIST, {result.seeds} seeds, last epoch"
+    better = _differing(result, "in domain", "+")
+    means = {
+        method: value(result, "in domain", "nll", method) for method in trained(result) if method != CONTROL
+    }
+    least = min(means, key=lambda method: means[method])
+    most = max(means, key=lambda method: means[method])
+    rows = [
+        (
+            "few images, no augmentation, and a network trained until it fits them",
+            f"{_named(list(better)) or 'cross-entropy'}, then a temperature",
+            f"NLL after it: {_after(result, 'in domain', [*better, BASE])} ({words}; "
+            f"{'significantly better than cross-entropy' if better else 'nothing is significantly better'})",
+        ),
+        (
+            "no labelled samples left to fit a temperature to",
+            f"{least}; not {most}",
+            f"NLL as trained: {means[least]:.3f} and {means[most]:.3f}, cross-entropy {means[BASE]:.3f} ({words})",
+        ),
+    ]
+    for test, what in (("noise", "inputs that will be noisier"), ("rotation", "inputs that will be turned")):
+        good, bad = _differing(result, test, "+"), _differing(result, test, "-")
+        judged = "; ".join(
+            text
+            for text in (
+                good and f"significantly better than cross-entropy: {_after(result, test, good)}",
+                bad and f"significantly worse: {_after(result, test, bad)}",
+            )
+            if text
+        )
+        rows.append(
+            (
+                what,
+                f"{_named(good) or 'cross-entropy'}, then a temperature",
+                f"NLL after it, under {test}: cross-entropy {_after(result, test, [BASE], bare=True)}; "
+                f"{judged or 'no other method differs significantly'} ({words})",
+            )
+        )
+    return rows
+
+
+def _differing(result: Result, test: str, sign: str) -> list[str]:
+    """The methods whose NLL after a temperature differs significantly from that of cross-entropy,
+    the best first.
+    """
+    others = [method for method in trained(result) if method != BASE]
+    marks = signs(result, test, "nll", [(then(method), then(BASE)) for method in others])
+    chosen = [method for method, mark in zip(others, marks, strict=True) if mark == sign]
+    return sorted(chosen, key=lambda method: value(result, test, "nll", then(method)))
+
+
+def _named(methods: Sequence[str]) -> str:
+    return " or ".join(methods)
+
+
+def _after(result: Result, test: str, methods: Sequence[str], *, bare: bool = False) -> str:
+    values = {method: f"{value(result, test, 'nll', then(method)):.3f}" for method in methods}
+    return ", ".join(text if bare else f"{method} {text}" for method, text in values.items())
+
+
+def collect(runs: Path) -> None:
+    """Keep the histories of the trainings, and what the validation logits of the last epoch are
+    like.
+    """
+    rows = []
+    for member in found().runs:
+        if member.rule != "last" or member.method not in COLOURS:
+            continue
+        run = training.open_run(runs / member.folder)
+        with np.load(run.path / "predictions" / "val.npz", allow_pickle=False) as file:
+            logits, labels = torch.from_numpy(file["logits"]).double(), torch.from_numpy(file["labels"])
+        keys = {"nll": "val/nll", "refinement": "val/refinement", "u": "train/u"}
+        rows.append(
+            {
+                "method": member.method,
+                "seed": member.seed,
+                "train": round(run.history[-1]["train/CrossEntropy"], 5),
+                "size": round(float(logits.std(dim=1).mean()), 4),
+                "temperature": round(posthoc.Temperature.fit(logits, labels).temperature, 4),
+                **{
+                    name: [round(row[key], 5) for row in run.history]
+                    for name, key in keys.items()
+                    if key in run.history[0]
+                },
+            }
+        )
+    DURING.write_text(json.dumps(rows, separators=(",", ":")).replace('},{"', '},\n{"') + "\n")
+
+
+def draw_training(path: Path) -> None:
+    """u, NLL and NLL after temperature scaling on validation, epoch by epoch: thin lines are seeds,
+    thick ones their means.
+    """
+    rows = json.loads(DURING.read_text())
+    titles = {
+        "u": "mean variance u of a logit\n(training)",
+        "nll": "validation NLL as it is",
+        "refinement": "validation NLL after a temperature",
+    }
+    with style():
+        figure, axes = grid(1, len(titles), (3.4, 2.9))
+        for ax, (key, title) in zip(axes[0], titles.items(), strict=True):
+            for method, colour in COLOURS.items():
+                lines = [row[key] for row in rows if row["method"] == method and key in row]
+                epochs = range(1, 1 + max(map(len, lines), default=0))
+                for line in lines:
+                    ax.plot(epochs, line, color=colour, lw=0.5, alpha=0.5)
+                if lines:
+                    means = [fmean(values) for values in zip(*lines, strict=True)]
+                    ax.plot(epochs, means, color=colour, lw=1.8, label=method)
+            ax.set_title(title)
+            ax.set_xlabel("epoch")
+            if key != "u":
+                ax.set_ylim(top=0.6)
+        figure.legend(*axes[0][1].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
+        save(figure, path)
+
+
+def during() -> str:
+    """The training loss of the last epoch, the size of the logits after it and the temperature they
+    need.
+    """
+    rows = json.loads(DURING.read_text())
+    lines = [
+        "| last epoch | cross-entropy in training | size of the logits | temperature they need |",
+        "|---|--:|--:|--:|",
+    ]
+    for method in COLOURS:
+        mine = [row for row in rows if row["method"] == method]
+        train, *rest = (fmean(row[key] for row in mine) for key in ("train", "size", "temperature"))
+        lines.append(f"| {method} | {train:.3f} | {' | '.join(f'{mean:.2f}' for mean in rest)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
