@@ -53,8 +53,8 @@ def _status(name: str) -> int:
 
 
 def _give_back() -> None:
-    """Hand freed memory back to the system: ``macc train`` lets a process keep it, and a reader that
-    fills kept memory would seem to use none.
+    """Hand freed memory back to the system: ``macc train`` lets a process keep it, and a reader
+    that fills kept memory would seem to use none.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):  # glibc
