@@ -5,7 +5,9 @@ that does not.
 import errno
 import json
 import sys
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from torch import nn
 
 from helpers.command import run
 from helpers.made_up_models import inputs_for, made_up
-from macc import models, posthoc
+from macc import data, models, posthoc
 from macc.io import writing
 from macc.models.resnet import ResNet
 from macc.ship import Predictor, export, exporting, files
@@ -164,6 +166,50 @@ def test_acceptance_is_the_rule_of_the_model(tmp_path):
     trained = files.with_risk(made_up(), 0.0001)
     assert trained.rule.threshold is None
     assert not run_onnx(export(trained, tmp_path / "model.onnx").path, torch.randn(9, 5))["accepted"].any()
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_no_data_no_pickle_and_no_folder_of_this_machine_is_inside(suffix, digits_run, tmp_path):
+    found = export(files.read(digits_run.path), tmp_path / f"model{suffix}")
+    content = found.path.read_bytes()
+    parts = {"": content}
+    if suffix == ".pt2":
+        with zipfile.ZipFile(found.path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+    samples = data.load("digits").val.inputs[: found.samples].numpy()
+
+    assert found.real
+    for name, part in parts.items():
+        assert not name.endswith(".pkl")
+        assert b"PK\x03\x04" not in part  # an archive of its own
+        assert not any(sample.tobytes() in part for sample in samples)
+        assert str(Path(torch.__file__).parent).encode() not in part
+        assert b"ship/network.py" not in part
+
+
+def test_an_older_torch_that_pickles_weights(tmp_path, monkeypatch):
+    def pickled(program, file, **more):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("serialized_state_dict.pt", b"PK\x03\x04...")
+
+    monkeypatch.setattr(torch.export, "save", pickled)
+    with pytest.raises(
+        ValueError, match=r"writes a \.pt2 with a pickle in it; install a newer torch, or wri"
+    ):
+        export(made_up(), tmp_path / "model.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["confidence", "probs", "certainty"])
+def test_what_is_no_number_is_a_difference(name):
+    trained = made_up()
+    with torch.no_grad():
+        expected = exporting._Graph(trained)(torch.randn(4, 5))
+    other = {key: value.clone() for key, value in expected.items()}
+    other[name][0] = torch.nan
+
+    assert exporting._largest_difference(expected, expected, None) == 0
+    assert exporting._largest_difference(expected, other, None) == float("inf")
 
 
 class TestCommand:

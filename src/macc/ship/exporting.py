@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def export(
         content, outputs = write(graph, inputs, expected, _metadata(trained, real is not None))
         difference = _largest_difference(expected, outputs, trained.sets)
         if not difference <= TOLERANCE:
-            if not torch.equal(expected["probs"], graph(inputs)["probs"]):
+            if not expected["probs"].allclose(graph(inputs)["probs"], rtol=0, atol=0, equal_nan=True):
                 raise ValueError(
                     f"the answers of {trained.recipe.model} differ from call to call, so it cannot be exported; "
                     "train a network without randomness in evaluation"
@@ -138,9 +139,12 @@ class _Graph(nn.Module):
 def _program(graph: _Graph, inputs: Tensor) -> torch.export.ExportedProgram:
     dynamic = {0: torch.export.Dim.DYNAMIC}
     try:
-        return torch.export.export(graph, (inputs,), dynamic_shapes=(dynamic,), strict=False)
+        program = torch.export.export(graph, (inputs,), dynamic_shapes=(dynamic,), strict=False)
     except Exception as error:  # whatever a network does that a graph cannot hold
         raise ValueError(f"the network cannot be exported as a graph ({_first_line(error)})") from error
+    for node in program.graph.nodes:  # which lines of code it came from, in which folder of this machine
+        node.meta.pop("stack_trace", None)
+    return program
 
 
 def _onnx(
@@ -174,10 +178,25 @@ def _onnx(
 def _pt2(
     graph: _Graph, inputs: Tensor, _expected: Outputs, metadata: dict[str, str]
 ) -> tuple[bytes, Outputs]:
+    program = _program(graph, inputs)
+    # The samples that it was traced with are people's data, and torch would pickle them.
+    program.example_inputs = None
     buffer = io.BytesIO()
-    torch.export.save(_program(graph, inputs), buffer, extra_files={"macc.json": json.dumps(metadata)})
+    torch.export.save(program, buffer, extra_files={"macc.json": json.dumps(metadata)})
     content = buffer.getvalue()
+    if _holds_pickle(content):
+        raise ValueError(
+            f"torch {torch.__version__} writes a .pt2 with a pickle in it; install a newer torch, or write .onnx"
+        )
     return content, torch.export.load(io.BytesIO(content)).module()(inputs)
+
+
+def _holds_pickle(content: bytes) -> bool:
+    """Whether a part of the archive is an archive of its own, as ``torch.save`` writes them."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return any(
+            name.endswith(".pkl") or archive.read(name)[:4] == b"PK\x03\x04" for name in archive.namelist()
+        )
 
 
 _FORMATS: dict[str, Callable[[_Graph, Tensor, Outputs, dict[str, str]], tuple[bytes, Outputs]]] = {
@@ -263,7 +282,8 @@ def _largest_difference(expected: Outputs, outputs: Outputs, sets: Sets | None) 
     if list(expected) != list(outputs):
         raise ValueError(f"the exported graph gives {', '.join(outputs)} in place of {', '.join(expected)}")
     numbers = [name for name in ("confidence", "probs", "certainty") if name in expected]
-    worst = max(float((expected[name] - outputs[name]).abs().max()) for name in numbers)
+    differences = torch.cat([(expected[name] - outputs[name]).abs().flatten() for name in numbers])
+    worst = float(differences.nan_to_num(nan=torch.inf).max())
     probs, confidence = expected["probs"], expected["confidence"]
     chosen = probs.gather(1, outputs["labels"].long()[:, None])[:, 0]
     far = (confidence - chosen > TOLERANCE).any()
