@@ -14,7 +14,7 @@ help:
 	@echo "make test   all tests, doctests and README examples"
 	@echo "make check  format, lint, types and make test"
 	@echo "make bench  speed ratios, printed as a table"
-	@echo "make soak   kills and spoiled files for an hour; MINUTES=5 for less"
+	@echo "make soak   1000 kills, and spoiled files for an hour; MINUTES=5 for less"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,7 +47,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 soak: $(READY)
-	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(or $(MINUTES),60)
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(or $(MINUTES),60) --kills $(or $(KILLS),$(if $(MINUTES),0,1000))
 
 evidence: $(READY)
 	$(BIN)/python -m benchmarks.first_evidence

@@ -2,6 +2,7 @@
 uninterrupted one.
 """
 
+import ctypes
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 from helpers.postgres import Server
@@ -23,7 +24,8 @@ from soak.scenarios import Scenario
 # A kill after a time, or at a file event; a limit on the size of files, or a disk that is full; two
 # processes, one of them killed; the database gone for a while.
 KINDS = ("time", "event", "limit", "full", "two", "server")
-PATIENCE = 1200
+PATIENCE = 1800  # on a busy machine what takes seconds alone takes minutes
+_running: set[int] = set()  # children that nobody has waited for yet
 
 
 def on_file_events(act: Callable[[int], None]) -> None:
@@ -59,11 +61,14 @@ def child(
     """Fork a process that acts in a folder; it may kill itself at a file event, or find no room for
     more bytes.
     """
+    parent = os.getpid()
     process = os.fork()
     if process:
+        _running.add(process)
         return process
     code = 1
     try:
+        _die_with(parent)
         os.chdir(folder)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if room is not None:
@@ -83,21 +88,42 @@ def child(
         os._exit(code)
 
 
+def _die_with(parent: int) -> None:
+    """No child outlives the campaign, however that ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it died before it was asked to tell
+        os._exit(1)
+
+
+def end_all() -> None:
+    """Kill the children that are still there."""
+    for process in list(_running):
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        _running.discard(process)
+
+
 class BadEndError(Exception):
     """A command did not end, or not as it should."""
 
 
 def ended(process: int) -> int:
     """The exit code of a child, negative for the signal that killed it."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
+    if not _waited(process, PATIENCE):
+        raise BadEndError(f"it did not end within {PATIENCE} seconds")
+    _running.discard(process)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def _waited(process: int, seconds: float) -> bool:
+    """Wait until a child ends, no longer than some time; whether it did."""
+    until = time.monotonic() + seconds
+    while not (over := os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+        if time.monotonic() > until:
+            return False
         time.sleep(0.005)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    raise BadEndError(f"it did not end within {PATIENCE} seconds")
+    return bool(over)
 
 
 def mounted(folder: Path, *options: str) -> bool:
@@ -123,6 +149,9 @@ class Campaign:
         self.sound = folder / "sound"
         self.sound.mkdir()
         scenario.prepare(self.sound)
+        if scenario.warm:  # in this process, so that children inherit what a first time imports and sets up
+            with self.fresh("warm") as place, chdir(place):
+                scenario.act()
         able = {"two": scenario.shared, "server": server is not None, "full": _can_mount(folder)}
         self.kinds = [kind for kind in KINDS if able.get(kind, True)]
         events = folder / "events"
@@ -152,8 +181,10 @@ class Campaign:
             shutil.copytree(self.sound, place, dirs_exist_ok=True)
             if self.server is not None:
                 self.server.empty()
+                os.environ["MACC_STORAGE"] = self.server.address
             yield place
         finally:
+            os.environ.pop("MACC_STORAGE", None)
             if small:
                 subprocess.run(["umount", "-l", str(place)], check=True)
 
@@ -177,6 +208,8 @@ class Campaign:
                 return kind, kills, difference(contents(place), self.whole)
         except BadEndError as error:
             return kind, kills, str(error)
+        finally:
+            end_all()
 
     def _disturb(self, kind: str, place: Path, draw: random.Random) -> int:
         """Begin the command and disturb it; how many processes were killed."""
@@ -197,7 +230,7 @@ class Campaign:
             return 0
         first = child(act, place)
         second = child(act, place) if kind == "two" else None
-        time.sleep(draw.uniform(0, self.seconds))
+        _waited(first, draw.uniform(0, self.seconds))
         if kind == "server":
             return self._without_server(first, draw)
         os.kill(first, signal.SIGKILL)

@@ -33,6 +33,7 @@ class Scenario:
         shared: Whether two processes may work in one folder at once.
         share: Of the time there is for kills, against the others.
         database: Whether it needs a PostgreSQL server.
+        warm: Whether it can be done in the campaign's own process first.
     """
 
     prepare: Callable[[Path], object]
@@ -40,6 +41,7 @@ class Scenario:
     shared: bool = False
     share: float = 1.0
     database: bool = False
+    warm: bool = True
 
 
 class RefusedError(Exception):
@@ -118,7 +120,7 @@ SCENARIOS = {
     "train": Scenario(lambda _: None, lambda: killed.fit("runs"), share=2),
     "run": Scenario(**experiment(GRID), shared=True, share=2),
     "search": Scenario(**experiment(SEARCH), shared=True, share=2),
-    "workers": Scenario(experiment(GRID)["prepare"], with_page),
+    "workers": Scenario(experiment(GRID)["prepare"], with_page, warm=False),
     "postgres": Scenario(**experiment(SEARCH), shared=True, share=2, database=True),
     "calibrate": Scenario(predictions, calibrated, shared=True),
     "evaluate": Scenario(
