@@ -38,11 +38,12 @@ class Study:
 
 
 STUDIES = (
-    Study("Fashion-MNIST", ("fashion", "fashion_more"), "Fashion-MNIST", "in domain"),
+    Study("Fashion-MNIST", ("fashion",), "Fashion-MNIST", "in domain"),
     Study("all of Fashion-MNIST", ("fashion_whole",), "Fashion-MNIST", "in domain"),
     Study("all of CIFAR-10", ("cifar10_whole",), "CIFAR10", "in domain"),
     Study("digits", ("features",), "digits", "in domain"),
     Study("chest X-rays", ("chest_xray_after",), "chest X-rays", "in domain"),
+    Study("20 Newsgroups", ("newsgroups_bag",), "20 Newsgroups", "in domain"),
     Study("PACS, shifted", ("features",), "PACS", "cartoon and sketch"),
 )
 """In the order of the columns; those that were not run are left out."""
@@ -199,7 +200,7 @@ def small() -> str:
     parts = []
     for study, results in columns():
         for result in results:
-            if result.name not in ("features", "chest_xray_after"):
+            if result.name not in ("features", "chest_xray_after", "newsgroups_bag"):
                 continue
             marks = against_base(result, study.dataset, study.test, "last", "nll")
             better = [method for method, (_, mark) in marks.items() if mark == "+"]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks import calibrated
-from benchmarks._results import RESULTS, read, save
+from benchmarks._results import RESULTS, save
 from benchmarks.calibrated import BASE, LABELS, METRICS, number, then, trained
 from macc import experiments, posthoc, training
 from macc.experiments.result import Result
@@ -93,24 +93,6 @@ def rates() -> str:
     """One rate minus another, of MACC and of plain dropout."""
     pairs = [OWN, ("NLL+dropout p 0.5", "NLL+dropout p 0.2")]
     return "\n".join([*_head(), *differences(found(), pairs)])
-
-
-def apart() -> str:
-    """How far cross-entropy is from itself, trained with the same seeds in another precision."""
-    other = read("fashion_more")
-    if other is None:
-        return "Not run yet."
-    key = (DATA, "in domain", then(BASE), "nll", "last")
-    cells = found().cell(*key), other.cell(*key)
-    if cells[0] is None or cells[1] is None:
-        raise ValueError("one of the results has no cross-entropy")
-    first, second = (cell.values for cell in cells if cell is not None)
-    differences = [b - a for a, b in zip(first, second, strict=False)]
-    return (
-        f"Of cross-entropy, then temperature, the NLL is {fmean(differences):+.3f} away from that of the "
-        f"table above on the same {len(differences)} seeds (from {min(differences):+.3f} to "
-        f"{max(differences):+.3f}): so much can precision and processor do."
-    )
 
 
 def advice() -> list[tuple[str, str, str]]:

@@ -7,11 +7,13 @@
     python -m benchmarks.seeds join NAME RUNS DATA
         results/seeds/NAME-*.json into results/NAME.json
 
+A method is kept as soon as it is trained and measured, so a long seed can be stopped anywhere.
 ``join`` takes the methods and seeds that are complete, and names the others. A method that
 ``results/seeds`` has of a seed is not trained again, wherever its run folder may be: a run is the
 same by the hash of its recipe and data.
 """
 
+import copy
 import math
 import sys
 import time
@@ -25,8 +27,9 @@ from benchmarks.evidence import write_result
 from macc import experiments, paper
 from macc.experiments.findings import add_findings
 from macc.experiments.gather import gather
-from macc.experiments.ledger import open_ledger
+from macc.experiments.ledger import Ledger, open_ledger
 from macc.experiments.result import Cell, Result
+from macc.experiments.spec import Method
 from macc.experiments.workers import Event, Worker, execute
 from macc.metrics.over_runs import interval
 
@@ -71,20 +74,28 @@ def keep(
                 raise ValueError(
                     f"{method.title} depends on a search, which one seed by itself cannot repeat"
                 )
+    for method in missing:
+        found = replace(of_method(ledger, method, train=train), name=name)
+        before = found if before is None else together(whole, [before, found])
+        SEEDS.mkdir(exist_ok=True)
+        write_result(before, path)
+
+
+def of_method(ledger: Ledger, method: Method, *, train: bool) -> Result:
+    """One method of a ledger, trained where that is asked for, and measured."""
+    catalog = copy.copy(ledger.catalog)  # the data that are loaded stay so
+    catalog.experiment = catalog.experiment.model_copy(update={"methods": [method]})
+    part = Ledger(catalog, ledger.out)
     if train:
         with TemporaryDirectory() as unused:  # of searches, which were refused
-            execute(ledger, Path(unused), "", 1, tell)
+            execute(part, Path(unused), "", 1, tell)
     else:
-        worker = Worker(ledger, runs, "", tell=lambda _: None)
-        for dataset in ledger.catalog.datasets:
-            for job, part_of_data in ledger.predictions_missing(dataset):
-                while not worker.predict(dataset, job, part_of_data):
+        worker = Worker(part, part.out, "", tell=lambda _: None)
+        for dataset in catalog.datasets:
+            for job, name in part.predictions_missing(dataset):
+                while not worker.predict(dataset, job, name):
                     time.sleep(1)  # another process is at this run
-    found = replace(gather(ledger, paper.value, tested=False), name=name)
-    if before is not None:
-        found = together(whole, [before, found])
-    SEEDS.mkdir(exist_ok=True)
-    write_result(found, path)
+    return gather(part, paper.value, tested=False)
 
 
 def tell(event: Event) -> None:

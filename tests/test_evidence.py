@@ -58,13 +58,33 @@ def test_methods_run_apart_give_what_they_give_together(digits):
     assert sorted(map(repr, found.cells)) == sorted(map(repr, first.cells))
 
 
+def test_a_method_is_kept_before_the_next_one_is_trained(digits, tmp_path, monkeypatch):
+    def stopped(_ledger, method, *, train):
+        assert train
+        if method.title == "LS":
+            raise KeyboardInterrupt
+        cells = [cell for cell in digits.cells if cell.method == method.title]
+        return replace(one_seed(digits, 0), cells=[replace(c, values=c.values[:1]) for c in cells], runs=[])
+
+    monkeypatch.setattr(seeds, "SEEDS", tmp_path)
+    monkeypatch.setattr(seeds, "of_method", stopped)
+    monkeypatch.setattr(
+        seeds, "write_result", lambda result, path: path.write_text(experiments.render(result, "json"))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        seeds.keep("features", "full", 0, tmp_path, tmp_path, ["NLL", "LS"], train=True)
+    kept = experiments.load_result(tmp_path / "features-0.json")
+    assert {cell.method for cell in kept.cells} == {"NLL"}
+
+
 def test_methods_after_their_calibrators_are_joined_too():
     fashion = experiments.load_result(RESULTS / "fashion.json")
     whole = experiments.load(RESULTS / "fashion.yaml", scale=fashion.scale)
+    whole = whole.model_copy(update={"methods": [whole.method(title) for title in fashion.stages[0]]})
     joined = seeds.together(whole, [one_seed(fashion, seed) for seed in range(fashion.seeds)])
 
     assert (joined.methods, joined.calibrated) == (fashion.methods, fashion.calibrated)
-    assert len(joined.calibrated) == len(whole.methods)
+    assert len(joined.calibrated) == len(fashion.stages[0]) > 0
     assert sorted((repr(c.values), c.method) for c in joined.cells) == sorted(
         (repr(c.values), c.method) for c in fashion.cells
     )
