@@ -68,7 +68,7 @@ def test_every_form_gives_the_report_of_the_arrays(words):
     found = json.loads(Path("found.json").read_text())
     expected = metrics.evaluate_labels(expit(logits), labels)
     rows = list(found["labels"].values())
-    for metric in metrics.labels.METRICS:
+    for metric in metrics.labels.metrics_of_labels():
         assert found["mean"][metric]["low"] == pytest.approx(expected[metric].low, abs=1e-6)
         assert [row[metric]["value"] for row in rows] == pytest.approx(
             [row.metrics[metric].value for row in expected.labels], abs=1e-6

@@ -19,7 +19,7 @@ from macc.tables import PERCENT
     "lower",
     lambda d: d.top.ece,
     streamed=metrics.ece.streamed,
-    prominence=1,
+    prominence=0,
     floored=True,
 )
 def made_up(probs, labels, *, bins=15, from_logits=False, normalise=False):
@@ -27,9 +27,23 @@ def made_up(probs, labels, *, bins=15, from_logits=False, normalise=False):
     return metrics.ece(probs, labels, bins=bins, from_logits=from_logits, normalise=normalise)
 
 
+@metrics.metric(
+    "mean chance",
+    PERCENT,
+    "higher",
+    lambda d: d.mean(d.sample.log_likelihood.exp(), 0, 1),
+    of_labels=True,
+)
+def mean_chance(probs, labels, *, from_logits=False):
+    """The mean probability of the right class, which no other metric computes."""
+    probs = np.exp(probs) / np.exp(probs).sum(1, keepdims=True) if from_logits else np.asarray(probs)
+    return float(probs[np.arange(len(labels)), labels].mean())
+
+
 @pytest.fixture
 def declared(monkeypatch):
     monkeypatch.setattr(metrics, "made_up", made_up, raising=False)
+    monkeypatch.setattr(metrics, "mean_chance", mean_chance, raising=False)
 
 
 @pytest.fixture
@@ -125,3 +139,33 @@ class TestAMetricThatSomebodyAdds:
     def test_is_in_the_report_of_python(self):
         report = macc.evaluate([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]], [0, 1], resamples=100)
         assert report["made_up"].value == report["ece"].value
+
+    def test_is_in_the_table_of_groups(self):
+        rng = np.random.default_rng(0)
+        probs, labels = rng.dirichlet([1, 1, 1], 200), rng.integers(0, 3, 200)
+        report = metrics.evaluate_groups(probs, labels, np.arange(200) % 2, resamples=100)
+        assert "made-up error" in str(report)
+
+    def test_may_have_a_formula_of_its_own(self, file):
+        given = np.load(file / "p.npz")
+        asked = {"metrics": ["mean_chance"], "from_logits": True, "resamples": 500}
+        found = macc.evaluate(given["logits"], given["labels"], **asked)["mean_chance"]
+        assert found.value == pytest.approx(mean_chance(given["logits"], given["labels"], from_logits=True))
+        width = 2 * 1.96 * np.std(np.exp(-nll_of_each(given))) / np.sqrt(len(given["labels"]))
+        assert found.high - found.low == pytest.approx(width, rel=0.15)
+        result = metrics.compare(given["logits"], 3 * given["logits"], given["labels"], **asked)
+        assert result["mean_chance"].p < 0.05
+
+    def test_may_be_measured_of_each_label(self):
+        rng = np.random.default_rng(0)
+        probs = rng.random((100, 2))
+        labels = (rng.random((100, 2)) < probs).astype(int)
+        report = metrics.evaluate_labels(probs, labels, resamples=100)
+        expected = np.where(labels == 1, probs, 1 - probs).mean(0)
+        assert [row.metrics["mean_chance"].value for row in report.labels] == pytest.approx(expected)
+        assert "mean chance" in str(report)
+
+
+def nll_of_each(given):
+    logits = given["logits"] - np.log(np.exp(given["logits"]).sum(1, keepdims=True))
+    return -logits[np.arange(len(logits)), given["labels"]]

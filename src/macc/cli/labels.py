@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from macc import words
 from macc.cli.app import say
 from macc.cli.options import Reading, also_write, listed, progress
 
@@ -60,15 +61,16 @@ def evaluate(found: "ManyLabels", metrics: list[str] | None, json: Path | None, 
 def check(found: "ManyLabels", asked: dict[str, float], *, bins: int, confidence: float) -> None:
     """Exit 1 unless each label keeps the limits; the worst is named first."""
     from macc.metrics import Report, evaluate_labels
-    from macc.metrics.labels import METRICS, of_label
+    from macc.metrics.labels import metrics_of_labels, of_label
     from macc.metrics.limits import broken_limits, kept_limits
 
     limits: dict[str, float] = {}
     for name, limit in asked.items():
         metric = of_label(name)
-        if metric not in METRICS:
+        if metric not in metrics_of_labels():
+            known = [f"--max-{each.removeprefix('positive_')}" for each in metrics_of_labels()]
             raise ValueError(
-                f"--max-{name.replace('_', '-')} is not measured of labels; --max-ece, --max-nll and --max-brier are"
+                f"--max-{name.replace('_', '-')} is not measured of labels; {words.listed(known)} are"
             )
         limits[metric] = limit
     with progress("measuring"):

@@ -166,8 +166,10 @@ def metrics(
         given, truth = np.asarray(logits), np.asarray(labels)
         estimates: dict[str, Estimate]
         if given.ndim == 2 and (truth.ndim == 2 or given.shape[1] == 1):
-            wanted = ["nll", "brier", "ece"] if asked is None else asked
-            of_labels = evaluate_labels(given, truth, metrics=wanted, bins=bins, from_logits=True)
+            of_labels = evaluate_labels(given, truth, metrics=asked, bins=bins, from_logits=True)
+            wanted = (
+                [name.removeprefix("positive_") for name in of_labels.metrics] if asked is None else asked
+            )
             estimates = {name: of_labels[of_label(name)] for name in wanted}
         else:
             wanted = list(headline()) if asked is None else asked

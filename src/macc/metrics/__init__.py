@@ -9,6 +9,7 @@ new metric is one declaration beside its formula and one line here: ``evaluate``
 
 from macc.metrics._metric import Metric as Metric
 from macc.metrics._metric import headline as headline
+from macc.metrics._metric import headline_error as headline_error
 from macc.metrics._metric import headline_errors as headline_errors
 from macc.metrics._metric import metric as metric
 from macc.metrics._metric import metrics_of as metrics_of

@@ -32,7 +32,7 @@ from macc.words import documented
     "lower",
     lambda d: d.top.ece,
     streamed=lambda s: mean_gap(s.top),
-    prominence=1,
+    prominence=0,
     top_label=True,
     floored=True,
 )

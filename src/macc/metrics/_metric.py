@@ -3,7 +3,7 @@ measured.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
 
@@ -35,14 +35,16 @@ class Metric(Generic[P]):
         of: What it needs beyond probabilities and labels, if anything.
         floored: Whether chance alone makes it positive, as it does calibration errors: it has a
             noise floor.
-        prominence: 1 where every table has it, 2 where tables of a few metrics have it, 3
-            otherwise.
+        prominence: 0 where even the narrowest table has it, 1 where every other one does, 2 where
+            tables of a few metrics have it, 3 otherwise.
         all_classes: Whether its sample reads the probabilities of all classes, which are then kept
             from the one pass.
         independent: Whether its interval rests on every sample being independent, as pixels of an
             image are not.
         of_answers: Whether it can measure answers, of which a confidence is known and no
             probability of every class.
+        of_labels: Whether it can measure each of several independent labels, which is one of two
+            classes.
         part_of_above: Whether tables show it as a part of the metric above it.
         top_label: Whether it is about the predicted class alone, which two classes have beside the
             positive one.
@@ -57,10 +59,11 @@ class Metric(Generic[P]):
     streamed: "Callable[[Sums], float | None] | None" = field(default=None, repr=False)
     of: Literal["any", "two classes", "certainty"] = "any"
     floored: bool = False
-    prominence: Literal[1, 2, 3] = 3
+    prominence: Literal[0, 1, 2, 3] = 3
     all_classes: bool = False
     independent: bool = False
     of_answers: bool = False
+    of_labels: bool = False
     part_of_above: bool = False
     top_label: bool = False
     short: str = ""
@@ -92,6 +95,17 @@ class Metric(Generic[P]):
         before = [registry()[name] for name in names[: names.index(self.name)]]
         whole = next(each for each in reversed(before) if not each.part_of_above)
         return f"{whole.noun}, {self.label}"
+
+    @property
+    def phrase(self) -> str:
+        """What sentences call it.
+
+        Example:
+            >>> from macc import metrics
+            >>> metrics.ece.phrase, metrics.positive_ece.phrase
+            ('ECE', 'ECE of the positive class')
+        """
+        return self.noun.replace(", positive class", " of the positive class")
 
     @property
     def streams(self) -> bool:
@@ -157,7 +171,7 @@ def headline() -> dict[str, Metric[Any]]:
         >>> list(headline())
         ['accuracy', 'nll', 'refinement', 'ece', 'sce']
     """
-    return {name: each for name, each in registry().items() if each.prominence == 1 and each.of == "any"}
+    return {name: each for name, each in registry().items() if each.prominence <= 1 and each.of == "any"}
 
 
 def headline_errors() -> dict[str, Metric[Any]]:
@@ -168,6 +182,25 @@ def headline_errors() -> dict[str, Metric[Any]]:
         ['ece', 'sce']
     """
     return {name: each for name, each in headline().items() if each.floored}
+
+
+def headline_error(measured: Collection[str]) -> str:
+    """The calibration error that verdicts are about, or the first metric where none was measured.
+
+    Of two classes it is the error of the positive one: the errors of both cancel in the top label.
+
+    Args:
+        measured: Names of metrics.
+
+    Example:
+        >>> headline_error(["accuracy", "ece", "sce"]), headline_error(["ece", "positive_ece"])
+        ('ece', 'positive_ece')
+    """
+    errors = [
+        each for name, each in registry().items() if name in measured and each.floored and not each.prominence
+    ]
+    errors.sort(key=lambda each: each.of != "two classes")
+    return errors[0].name if errors else next(iter(measured))
 
 
 def metrics_of(num_classes: int, *, certainty: bool = False) -> dict[str, Metric[Any]]:

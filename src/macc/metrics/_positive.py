@@ -20,8 +20,9 @@ from macc.tables import PERCENT, PLAIN
     lambda d: d.positive.bins.ece,
     streamed=lambda s: mean_gap(s.positive),
     of="two classes",
-    prominence=1,
+    prominence=0,
     floored=True,
+    of_labels=True,
 )
 def positive_ece(
     probs: Array,
@@ -144,6 +145,7 @@ def positive_smooth_ece(
     streamed=lambda s: s.positive_brier,
     of="two classes",
     prominence=2,
+    of_labels=True,
 )
 def positive_brier(
     probs: Array,

@@ -24,7 +24,7 @@ _LARGEST = 2
     "higher",
     lambda d: d.scores.accuracy,
     streamed=lambda s: s.means.accuracy,
-    prominence=1,
+    prominence=0,
 )
 def accuracy(
     probs: Array,
@@ -56,8 +56,9 @@ def accuracy(
     "lower",
     lambda d: d.scores.nll,
     streamed=lambda s: s.means.nll,
-    prominence=1,
+    prominence=0,
     of_answers=True,
+    of_labels=True,
 )
 def nll(
     probs: Array,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from macc.metrics._evaluate import measured
-from macc.metrics._metric import registry
+from macc.metrics._metric import Metric, headline_error, registry
 from macc.metrics._report import Report
 from macc.metrics.binning import class_labels, top_labels
 from macc.metrics.inputs import (
@@ -92,8 +92,7 @@ class GroupReport(Displayed):
         """
         if names is None:
             few = len(self.all.metrics) <= _MOST_SHOWN
-            usual = ("accuracy", "nll", headline_error(self.all))
-            names = [name for name in self.all.metrics if few or name in usual]
+            names = [name for name in self.all.metrics if few or self._is_usual(registry()[name])]
         shown = [registry()[name] for name in names]
         two = self.all.positive is not None
         columns = [Column("group", left=True), Column("samples")]
@@ -105,6 +104,10 @@ class GroupReport(Displayed):
             count = Entry(thousands(report.num_samples), report.num_samples)
             rows.append((Entry(group), count, *(entry(each.name, report[each.name]) for each in shown)))
         return Table(tuple(columns), tuple(rows), notes=self._notes())
+
+    def _is_usual(self, metric: Metric[Any]) -> bool:
+        doubled = metric.top_label and self.all.positive is not None
+        return (metric.prominence == 0 and not doubled) or metric.name == headline_error(self.all.metrics)
 
     def _notes(self) -> tuple[str, ...]:
         held = (
@@ -265,17 +268,9 @@ def _named(given: npt.NDArray[Any]) -> tuple[list[str], npt.NDArray[np.int64]]:
     return [str(name) for name in names], which.reshape(-1)
 
 
-def headline_error(report: Report) -> str:
-    """The calibration error that verdicts are about, or the first metric where it was not
-    measured.
-    """
-    found = (name for name in ("positive_ece", "ece") if name in report.metrics)
-    return next(found, next(iter(report.metrics)))
-
-
 def _excess(report: Report) -> float:
     """How far the error is above its noise floor."""
-    name = headline_error(report)
+    name = headline_error(report.metrics)
     estimate = report[name]
     value = estimate.value - (estimate.noise_floor or 0.0)
     return -value if registry()[name].better == "higher" else value

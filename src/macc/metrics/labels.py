@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from macc.io.json import finite
-from macc.metrics._metric import registry
+from macc.metrics._metric import Metric, headline_error, registry
 from macc.metrics._resampling import Draws, Resampling
 from macc.metrics.groups import entry
 from macc.metrics.inputs import (
@@ -32,8 +32,6 @@ from macc.metrics.refusals import InputError
 from macc.tables import PERCENT, Displayed, Table, number, thousands
 from macc.words import did_you_mean, documented, quoted
 
-METRICS = ("nll", "positive_brier", "positive_ece")
-"""What is measured of each label, by the names of the registry."""
 # More labels than this are printed as the worst of them.
 _LABELS_SHOWN = 20
 
@@ -100,8 +98,9 @@ class LabelReport(Displayed):
 
     def _table(self) -> Table:
         shown = list(self.labels)
-        if len(shown) > _LABELS_SHOWN and "positive_ece" in self.metrics:
-            shown = sorted(shown, key=lambda row: -row.metrics["positive_ece"].value)
+        if len(shown) > _LABELS_SHOWN:
+            error = headline_error(self.metrics)
+            shown = sorted(shown, key=lambda row: -row.metrics[error].value)
         titles = [registry()[name].label.removesuffix(", positive class") for name in self.metrics]
         rows = [["mean over labels", "", "", *_texts(self.metrics)]]
         for row in shown[:_LABELS_SHOWN]:
@@ -251,18 +250,29 @@ def of_label(name: str) -> str:
         >>> of_label("ece"), of_label("nll")
         ('positive_ece', 'nll')
     """
-    return f"positive_{name}" if f"positive_{name}" in METRICS else name
+    return f"positive_{name}" if f"positive_{name}" in metrics_of_labels() else name
+
+
+def metrics_of_labels() -> dict[str, Metric[Any]]:
+    """The metrics that each of several independent labels has.
+
+    Example:
+        >>> list(metrics_of_labels())
+        ['nll', 'positive_brier', 'positive_ece']
+    """
+    return {name: metric for name, metric in registry().items() if metric.of_labels}
 
 
 def _wanted(metrics: Iterable[str] | None) -> list[str]:
-    wanted = list(METRICS) if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
+    there = list(metrics_of_labels())
+    wanted = there if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
     wanted = [of_label(name) for name in wanted]
     for name in wanted:
-        if name not in METRICS:
-            raise ValueError(f"no metric of labels is called {name!r}; {did_you_mean(name, METRICS)}")
+        if name not in there:
+            raise ValueError(f"no metric of labels is called {name!r}; {did_you_mean(name, there)}")
     if not wanted:
-        raise ValueError(f"metrics is empty; name some of {', '.join(METRICS)}, or leave it out")
-    return [name for name in METRICS if name in wanted]
+        raise ValueError(f"metrics is empty; name some of {', '.join(there)}, or leave it out")
+    return [name for name in there if name in wanted]
 
 
 def _mean(parts: Sequence[Sampled]) -> Sampled:

@@ -3,7 +3,7 @@ sentence.
 """
 
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,6 @@ LEAST = 40
 WORTHWHILE = 0.9
 """A repair is proposed if it leaves less than this share of the error."""
 SMALLEST = 1e-12
-
-
-def headline_of(measured: Container[str]) -> str:
-    """The error by which a model is called calibrated: of two classes that of the positive one."""
-    return "positive_ece" if "positive_ece" in measured else "ece"
 
 
 def repaired(found: Loaded, metric: str, positive: str | None) -> tuple[float, float] | None:
@@ -77,14 +72,14 @@ def _worst(builder: Builder) -> ReportSource:
 
     def low(source: ReportSource) -> float:
         report = builder.reports[source.name]
-        return report[headline_of(report.metrics)].low
+        return report[metrics.headline_error(report.metrics)].low
 
     return max(builder.sources, key=low)
 
 
 def _next(builder: Builder, source: ReportSource) -> str:
     report, found = builder.reports[source.name], builder.loaded[source.name]
-    metric = headline_of(report.metrics)
+    metric = metrics.headline_error(report.metrics)
     error = report[metric]
     if error.low == 0:
         return (
@@ -99,7 +94,7 @@ def _next(builder: Builder, source: ReportSource) -> str:
     else:
         command += "`"
     tried = repaired(found, metric, source.positive)
-    of = "ECE of the positive class" if metric == "positive_ece" else "ECE"
+    of = metrics.registry()[metric].phrase
     if tried is None:
         return f"Repair the confidence of {source.name}: `{command}"
     width = error.high - error.low

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from macc import words
-from macc.metrics import Estimate, GroupReport, evaluate_groups, registry
+from macc.metrics import Estimate, GroupReport, evaluate_groups, headline_error, registry
 from macc.metrics.correctness import metrics_of_answers
-from macc.metrics.groups import headline_error
 from macc.monitor import Monitor, report
 from macc.monitor.logs import count_log, open_log
 from macc.posthoc.applying import load_sets
@@ -104,7 +103,7 @@ def _groups(builder: Builder, asked: Operation) -> Iterator[SectionPart]:
             from_logits=loaded.from_logits,
         )
         title = f"{source.name} by {words.listed(list(asked.by))}"
-        name = headline_error(found.all)
+        name = headline_error(found.all.metrics)
         metric = registry()[name]
         error = metric.noun
         worst = list(found.groups)[:MOST_LINES]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from macc import metrics, words
-from macc.report.answers import answers, headline_of
+from macc.report.answers import answers
 from macc.report.building import Builder, take_lead
 from macc.report.html import Group, check_output, write_page
 from macc.report.operation import Operation, sections
@@ -112,7 +112,7 @@ def _compared(builder: Builder, group: Group) -> list[str]:
             positive=first.positive,
         )
         found.append((other.name, result))
-    corrected = metrics.holm([result[headline_of(result.differences)].p for _, result in found])
+    corrected = metrics.holm([result[metrics.headline_error(result.differences)].p for _, result in found])
     return [
         _sentence(name, first.name, result, p) for (name, result), p in zip(found, corrected, strict=True)
     ]
@@ -125,7 +125,7 @@ def _next_steps(builder: Builder, others: Sequence[str]) -> list[str]:
     if not builder.sources:
         return []
     measured = {source.name: builder.reports[source.name].metrics for source in builder.sources}
-    wrong = [s for s in builder.sources if measured[s.name][headline_of(measured[s.name])].low > 0]
+    wrong = [s for s in builder.sources if measured[s.name][metrics.headline_error(measured[s.name])].low > 0]
     steps = []
     if not wrong:
         steps.append(
@@ -153,9 +153,9 @@ def _next_steps(builder: Builder, others: Sequence[str]) -> list[str]:
 
 
 def _sentence(name: str, first: str, result: metrics.Comparison, p: float) -> str:
-    metric = headline_of(result.differences)
+    metric = metrics.headline_error(result.differences)
     ece = result[metric]
-    error = "ECE of the positive class" if metric == "positive_ece" else "ECE"
+    error = metrics.registry()[metric].phrase
     ends = " to ".join(number(end, PERCENT, ece.high - ece.low, sign=True) for end in (ece.low, ece.high))
     if p < LEVEL:
         verdict = f"is significantly {'better' if ece.value < 0 else 'worse'} calibrated than {first}"

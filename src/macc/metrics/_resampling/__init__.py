@@ -20,7 +20,7 @@ from macc.metrics._resampling.gaps import (
     resampled_ks_error,
     resampled_smooth_ece,
 )
-from macc.metrics._resampling.means import MeanScores, mean_loss, means
+from macc.metrics._resampling.means import MeanScores, mean_loss, mean_of, means
 from macc.metrics._resampling.ranks import Selective, resampled_auroc, selective
 from macc.metrics._resampling.samples import Resampling as Resampling
 from macc.metrics.binning import TopLabels, class_gaps
@@ -62,6 +62,16 @@ class Draws:
     def sample(self) -> PerSample:
         """What one pass over the predictions leaves of each sample."""
         return self._pass.sample
+
+    def mean(self, values: Tensor, least: float, most: float) -> Sampled:
+        """The mean over samples of any values ``(N,)``, which is all that many a metric is.
+
+        Args:
+            values: One of each sample, made from :attr:`sample`.
+            least: The least that one more sample could have.
+            most: The most that it could have.
+        """
+        return mean_of(values, least, most, self._resampling)
 
     @cached_property
     def scores(self) -> "MeanScores":

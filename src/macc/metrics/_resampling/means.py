@@ -28,7 +28,19 @@ def means(sample: PerSample, resampling: Resampling) -> "MeanScores":
 def mean_loss(held: Held, num_classes: int, resampling: Resampling) -> Sampled:
     """The mean of held-out losses."""
     (least, _), (most, _) = resampling.mean(scores_by_outcome(held.confidence, num_classes)).tolist()
-    value, draws = float(resampling.mean(held.losses)), resampling.means(held.losses[:, None])[:, 0]
+    return mean_of(held.losses, least, most, resampling)
+
+
+def mean_of(values: Tensor, least: float, most: float, resampling: Resampling) -> Sampled:
+    """The mean over samples of values ``(N,)``.
+
+    Args:
+        values: One of each sample.
+        least: The least that one more sample could have.
+        most: The most that it could have.
+        resampling: The resamples.
+    """
+    value, draws = float(resampling.mean(values)), resampling.means(values[:, None])[:, 0]
     return Ordinary(value, draws, resampling.size, min(least, value), max(most, value))
 
 

@@ -9,7 +9,7 @@ from macc.heads import LogitMoments
 from macc.metrics import evaluate, headline_errors, sce
 from macc.metrics.inputs import Array, predictions
 from macc.metrics.intervals import Estimate
-from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, panel
+from macc.report.figures.style import BLUE, FAINT, INK, RULE, axis, figure_of, panel
 from macc.words import documented
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def draw_groups(groups: Groups, ax: "Axes | None" = None) -> "Figure":
         )
         ax.scatter(x, floors, color=FAINT, marker="_", s=60, zorder=2, label="by chance alone")
         ax.legend(loc="best")
-        ax.set(xlabel=f"mean certainty\n{words}", ylabel=f"{sce.noun} ({sce.unit.symbol})")
+        ax.set(xlabel=f"mean certainty\n{words}", ylabel=axis(sce))
         ax.set_ylim(bottom=0, top=1.25 * max(v + e for v, e in zip(y, above, strict=True)))
         ax.grid(axis="y", color=RULE)
     return figure_of(ax)

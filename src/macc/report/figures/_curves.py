@@ -7,7 +7,7 @@ from macc.metrics import registry
 from macc.metrics.correctness import claimed
 from macc.metrics.inputs import Array, predictions
 from macc.metrics.selective import answered
-from macc.report.figures.style import figure_of, legend, line_look, panel, plain
+from macc.report.figures.style import axis, figure_of, legend, line_look, panel, plain
 from macc.words import did_you_mean, documented
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def training_curve(
                 ax.plot(x, y, label=plain(run), **line_look(index, len(x)))
         ax.set_title({"val": "validation", "train": "training"}.get(split, split))
         _whole_ticks(ax)
-        label = _axis(name) if split == "val" and name in registry() else name
+        label = axis(registry()[name]) if split == "val" and name in registry() else name
         ax.set(xlabel="epoch", ylabel="loss" if label == "loss" else plain(label))
         ax.grid(axis="y")
     return figure_of(ax)
@@ -177,17 +177,12 @@ def _line(
 
 
 def _finish(ax: "Axes", metric: str, below: str) -> None:
-    ax.set(xlabel=below, ylabel=_axis(metric))
+    ax.set(xlabel=below, ylabel=axis(registry()[metric]))
     if registry()[metric].floored:
         ax.set_ylim(0, 1.05 * max(ax.dataLim.ymax, 1e-9))
     _whole_ticks(ax)
     ax.grid(axis="y")
     legend(ax)
-
-
-def _axis(metric: str) -> str:
-    found = registry()[metric]
-    return f"{found.noun} ({found.unit.symbol})" if found.unit.symbol else found.noun
 
 
 def _whole_ticks(ax: "Axes") -> None:

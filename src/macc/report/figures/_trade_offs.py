@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from macc import metrics
 from macc.metrics import Estimate
-from macc.report.figures.style import BLUE, FAINT, INK, RULE, figure_of, legend, panel, plain
+from macc.report.figures.style import BLUE, FAINT, INK, RULE, axis, figure_of, legend, panel, plain
 from macc.words import documented
 
 MOST_NAMED = 5
@@ -55,16 +56,17 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
         'accuracy (%)'
     """
     best = front({name: (accuracy.value, error.value) for name, (accuracy, error) in points.items()})
+    right, wrong = metrics.accuracy.unit.scale, metrics.sce.unit.scale
     with panel(ax) as ax:
         numbered = len(points) > MOST_NAMED
         for number, (name, (accuracy, error)) in enumerate(points.items(), start=1):
-            x, y = 100 * accuracy.value, 1000 * error.value
+            x, y = right * accuracy.value, wrong * error.value
             colour = BLUE if name in best else FAINT
             ax.errorbar(
                 [x],
                 [y],
-                xerr=_reach(x, 100 * accuracy.low, 100 * accuracy.high),
-                yerr=_reach(y, 1000 * error.low, 1000 * error.high),
+                xerr=_reach(x, right * accuracy.low, right * accuracy.high),
+                yerr=_reach(y, wrong * error.low, wrong * error.high),
                 fmt="o",
                 color=colour,
                 elinewidth=0.8,
@@ -74,8 +76,8 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
             )
             text = str(number) if numbered else plain(name)
             ax.annotate(text, (x, y), xytext=(6, 6), textcoords="offset points", fontsize=8.5, color=INK)
-        x_front = [100 * points[name][0].value for name in best]
-        y_front = [1000 * points[name][1].value for name in best]
+        x_front = [right * points[name][0].value for name in best]
+        y_front = [wrong * points[name][1].value for name in best]
         ax.plot(
             x_front,
             y_front,
@@ -90,7 +92,7 @@ def pareto(points: Mapping[str, tuple[Estimate, Estimate]], *, ax: "Axes | None"
         )
         legend(ax)
         ax.margins(0.12)
-        ax.set(xlabel="accuracy (%)", ylabel="SCE (1e-3)")
+        ax.set(xlabel=axis(metrics.accuracy), ylabel=axis(metrics.sce))
         ax.set_ylim(bottom=0)
         ax.grid(color=RULE)
     return figure_of(ax)

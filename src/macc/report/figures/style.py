@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
+from macc.metrics import Metric
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -123,6 +125,11 @@ def plain(name: str) -> str:
     shown = short.replace("$", r"\$")
     # Matplotlib leaves names that begin with an underscore out of legends.
     return f"\u200b{shown}" if shown.startswith("_") else shown
+
+
+def axis(metric: Metric[Any]) -> str:
+    """A metric and its unit beside an axis."""
+    return f"{metric.noun} ({metric.unit.symbol})" if metric.unit.symbol else metric.noun
 
 
 def look(index: int) -> dict[str, Any]:
