@@ -1,13 +1,12 @@
 """``macc evaluate``, ``merge``, ``check`` and ``compare``."""
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-import macc
 from macc.cli import labels as several
 from macc.cli.app import app, say
 from macc.cli.labels import MultiLabel
@@ -103,8 +102,8 @@ def evaluate(
     """
     from macc.io.writing import check_outputs, write_whole
     from macc.metrics import evaluate_groups
-    from macc.metrics.correctness import NOTE, metrics_of_answers
-    from macc.predictions import Maps, files_of, groups_of
+    from macc.metrics.correctness import metrics_of_answers
+    from macc.predictions import Maps, files_of, groups_of, in_batches, measured
 
     check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels, groups])
     if plot is not None:
@@ -122,19 +121,13 @@ def evaluate(
     reading["weight_column"] = weight_column
     files = files_of(file)
     source = _opened(files[0], labels, reading, positive, by, groups, max_rows_in_memory, ignore_index)
-    wanted = listed(metrics)
     parts = cluster is not None or len(files) > 1
     if parts and (isinstance(source, Maps) or labels is not None or by):
         raise ValueError(
             f"{file}: several files, or a --cluster, are for .npz, .csv and .parquet files of rows without --by"
         )
-    large = (
-        parts or state is not None or isinstance(source, Maps) or source.rows_in_memory() > max_rows_in_memory
-    )
-    if source.answers:
-        wanted = metrics_of_answers(wanted, streamed=large)
     asked: dict[str, Any] = {
-        "metrics": wanted,
+        "metrics": listed(metrics),
         "positive": positive,
         "bins": bins,
         "confidence": confidence,
@@ -154,45 +147,23 @@ def evaluate(
                 from_logits=loaded.from_logits,
                 weights=loaded.weights,
                 on_progress=on_progress,
-                **asked,
+                **(asked | {"metrics": metrics_of_answers(listed(metrics))} if source.answers else asked),
             )
         also_write(json, found.to_dict())
         say(str(found))
         return
     with progress("measuring") as on_progress:
-        if large:
-            from macc.metrics.streaming import check_streamed
-            from macc.predictions import stream
+        report, sums = measured(
+            source,
+            batches=parts or state is not None or in_batches(source, max_rows_in_memory),
+            summed=partial(_of_files, files, reading, cluster) if parts else None,
+            on_progress=on_progress,
+            **asked,
+        )
+    if state is not None and sums is not None:
+        from macc.metrics import states
 
-            check_streamed(wanted, source.num_classes, images=source.dense)
-            how: dict[str, Any] = {"positive": positive, "bins": bins, "normalise": normalise}
-            if parts:
-                options = {**reading, "positive": positive, "answers": True}
-                sums = _of_files(files, options, cluster, on_progress=on_progress, **how)
-            else:
-                sums = stream(source, on_progress=on_progress, **how)
-            report = sums.report(confidence=confidence, metrics=wanted, resamples=resamples)
-            if state is not None:
-                from macc.metrics import states
-
-                states.save(sums, state)
-        else:
-            from macc.predictions import read_variance
-
-            loaded = source.load(normalise=normalise)
-            report = macc.evaluate(
-                loaded.scores,
-                loaded.labels,
-                variance=read_variance(file, loaded),
-                classes=loaded.classes,
-                from_logits=loaded.from_logits,
-                weights=loaded.weights,
-                answers=source.answers,
-                on_progress=on_progress,
-                **{**asked, "metrics": listed(metrics)},
-            )
-    if source.answers and large:
-        report = replace(report, notes=(NOTE, *report.notes), answers=True)
+        states.save(sums, state)
     tests = {f"p_{name}": {"value": p} for name, p in report.p_values.items()}
     also_write(json, report.to_dict() | tests)
     if plot is not None:
@@ -209,17 +180,19 @@ def _of_files(
     reading: Reading,
     cluster: str | None,
     *,
+    positive: str | None,
     on_progress: "Callable[[float], None]",
     **how: Any,
 ) -> "Calibration":
     """The sums of several files, here or on a cluster, whose own page says how far it is."""
+    options = {**reading, "positive": positive, "answers": True}
     if cluster is None:
         from macc.predictions import stream_files
 
-        return stream_files(files, reading, on_progress=on_progress, **how)
+        return stream_files(files, options, positive=positive, on_progress=on_progress, **how)
     from macc.integrations.dask import of_files
 
-    return of_files(cluster, files, reading, **how)
+    return of_files(cluster, files, options, positive=positive, **how)
 
 
 @app.command()
@@ -356,7 +329,7 @@ def check(
     from macc.metrics import evaluate_groups
     from macc.metrics.correctness import metrics_of_answers
     from macc.metrics.limits import broken_limits, kept_limits, limited
-    from macc.predictions import Maps, groups_of
+    from macc.predictions import groups_of, in_batches, measured
 
     asked = _limits(context.meta["limits"])
     if multi_label:
@@ -401,28 +374,16 @@ def check(
             raise typer.Exit(1)
         return
     with progress("measuring") as on_progress:
-        if isinstance(source, Maps) or source.rows_in_memory() > max_rows_in_memory:
-            from macc.metrics.streaming import check_streamed
-            from macc.predictions import stream
-
-            check_streamed(list(limits), source.num_classes, images=source.dense)
-            sums = stream(source, positive=positive, bins=bins, normalise=normalise, on_progress=on_progress)
-            report = sums.report(confidence=confidence, metrics=list(limits))
-        else:
-            loaded = source.load(normalise=normalise)
-            report = macc.evaluate(
-                loaded.scores,
-                loaded.labels,
-                metrics=limits,
-                classes=loaded.classes,
-                positive=positive,
-                bins=bins,
-                confidence=confidence,
-                from_logits=loaded.from_logits,
-                weights=loaded.weights,
-                normalise=normalise,
-                on_progress=on_progress,
-            )
+        report, _ = measured(
+            source,
+            batches=in_batches(source, max_rows_in_memory),
+            metrics=limits,
+            positive=positive,
+            bins=bins,
+            confidence=confidence,
+            normalise=normalise,
+            on_progress=on_progress,
+        )
     for line in kept_limits(report, limits):
         say(line)
     broken = broken_limits(report, limits)
@@ -465,9 +426,7 @@ def compare(
     each metric, A minus B, and says which are significant.
     """
     from macc.io.writing import check_outputs
-    from macc.metrics import compare as difference
-    from macc.metrics.correctness import metrics_of_answers
-    from macc.predictions import Maps, check_same_files, check_same_samples
+    from macc.predictions import compared
 
     check_outputs({"--json": json}, [a, b, labels])
     # Only an .npy needs labels of its own; the other file may hold them.
@@ -477,41 +436,17 @@ def compare(
         open_file_or_maps(file, labels if array or not any(arrays) else None, reading, ignore_index)
         for file, array in zip((a, b), arrays, strict=True)
     ]
-    wanted = listed(metrics)
-    large = any(
-        isinstance(source, Maps) or source.rows_in_memory() > max_rows_in_memory for source in sources
-    )
-    if any(source.answers for source in sources):
-        if not all(source.answers for source in sources):
-            raise ValueError(f"one of {a} and {b} has answers and the other classes; they cannot be compared")
-        wanted = metrics_of_answers(wanted, streamed=large)
     with progress("comparing") as on_progress:
-        asked: dict[str, Any] = {
-            "metrics": wanted,
-            "positive": positive,
-            "bins": bins,
-            "confidence": confidence,
-            "resamples": resamples,
-            "normalise": normalise,
-            "on_progress": on_progress,
-        }
-        if large:
-            from macc.predictions import stream_comparison
-
-            result = stream_comparison(*sources, **asked)
-        else:
-            check_same_files(*sources)
-            one, two = (source.load(normalise=normalise) for source in sources)
-            check_same_samples(sources[0], one, sources[1], two)
-            both_logits = one.from_logits and two.from_logits
-            scores = (one.scores, two.scores) if both_logits else (one.probs(), two.probs())
-            result = difference(
-                *scores,
-                one.labels,
-                classes=one.classes or two.classes,
-                from_logits=both_logits,
-                weights=one.weights,
-                **asked,
-            )
+        result = compared(
+            *sources,
+            most=max_rows_in_memory,
+            metrics=listed(metrics),
+            positive=positive,
+            bins=bins,
+            confidence=confidence,
+            resamples=resamples,
+            normalise=normalise,
+            on_progress=on_progress,
+        )
     also_write(json, result.to_dict())
     say(f"A  {a}\nB  {b}\n\n{result}")

@@ -8,6 +8,9 @@ from macc.predictions.groups import groups_of_rows as groups_of_rows
 from macc.predictions.label_files import ManyLabels as ManyLabels
 from macc.predictions.label_files import read_labels as read_labels
 from macc.predictions.maps import Maps as Maps
+from macc.predictions.measuring import compared as compared
+from macc.predictions.measuring import in_batches as in_batches
+from macc.predictions.measuring import measured as measured
 from macc.predictions.opening import open_any as open_any
 from macc.predictions.opening import open_source as open_source
 from macc.predictions.parts import files_of as files_of
