@@ -37,6 +37,22 @@ def metadata(path):
     return json.loads(path.read_bytes()[8 : 8 + size])["__metadata__"]
 
 
+def test_the_same_model_is_the_same_file(tmp_path):
+    path = written(tmp_path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+
+    assert size % 8 == 0
+    assert list(header) == sorted(header)
+    assert list(header["__metadata__"]) == ["macc", "sha256"]
+    for order in (1, -1):  # safetensors writes its metadata in any order
+        header["__metadata__"] = dict(list(header["__metadata__"].items())[::order])
+        text = json.dumps(header).encode()
+        again = len(text).to_bytes(8, "little") + text + content[8 + size :]
+        assert files._in_order(again) == content
+
+
 def with_about(path, change):
     """The file with something else in its JSON, and a checksum that fits."""
     about, tensors = json.loads(metadata(path)["macc"]), load_file(path)

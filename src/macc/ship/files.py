@@ -187,8 +187,19 @@ def ship(trained: Trained, path: str | PathLike[str]) -> Path:
     text = json.dumps(trained.about(), allow_nan=False)
     content = save(tensors, metadata={"macc": text, "sha256": _digest(text, tensors)})
     with write_whole(place) as file:
-        file.write(content)
+        file.write(_in_order(content))
     return place
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file with its metadata sorted, which safetensors writes in an order that changes
+    from process to process.
+    """
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, ensure_ascii=False)
+    text = header.encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
