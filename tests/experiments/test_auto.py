@@ -2,6 +2,8 @@
 started again.
 """
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,8 @@ import macc
 from helpers.command import run
 from macc import metrics, posthoc
 from macc.experiments import auto as automatic
+from macc.experiments.listening import Listener
+from macc.training.runs import Run
 
 METHODS = [
     {"name": "CE", "loss": "CrossEntropy"},
@@ -62,10 +66,10 @@ def test_a_short_budget_is_kept_to_and_the_next_start_resumes(arrays, monkeypatc
 
     assert [(job.method, job.seed) for job in trained] == [("CE", 0)]
     assert (first.winner, first.seeds, len(first.left_out)) == ("CE", 1, 3)
-    assert first.left_out[0].endswith(": LS, seed 0: no time")
+    assert first.left_out == ["LS, seed 0: no time", "CE, seed 1: no time", "LS, seed 1: no time"]
     assert "left out: 3 trainings" in automatic.summary(first)
     assert first.verdict.startswith("Only cross-entropy with temperature scaling was trained, so nothing was")
-    assert "a larger `--budget`" in first.verdict
+    assert "a larger `--budget` goes on with the other methods" in first.verdict
 
     second = automatic.auto(data, budget=300)
     assert len(trained) == 4
@@ -74,6 +78,122 @@ def test_a_short_budget_is_kept_to_and_the_next_start_resumes(arrays, monkeypatc
     assert second.winner == min(second.refinement, key=second.refinement.get)
     own = second.run.metrics["val"]["refinement"]["value"]
     assert own <= second.refinement[second.winner]
+    recipe = second.run.recipe
+    assert (recipe.selection, recipe.calibrate) == ("val_refinement", "temperature")
+    # Nothing but what was asked for: no run for another rule of selection.
+    assert len(list(Path("runs").glob("*/history.jsonl"))) == 4
+
+
+class Said(Listener):
+    """Keeps what is said, and how many epochs are heard of each training."""
+
+    def __init__(self):
+        self.lines, self.epochs = [], []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    def tell(self, event):
+        if event[0] == "epoch":
+            self.epochs.append(event[1])
+
+
+class TestEpochs:
+    """How many there are is chosen once, by the first budget."""
+
+    @pytest.fixture(autouse=True)
+    def slow(self, arrays, monkeypatch):
+        """Thirty epochs, of 400 seconds each as far as the estimate knows."""
+        known = automatic._known()
+        known["recipes"]["features"]["epochs"] = 30
+        monkeypatch.setattr(automatic, "_known", lambda: known)
+        monkeypatch.setattr(automatic, "seconds_of_epoch", lambda *_: 400.0)
+        self.data = f"arrays:{arrays}"
+
+    def test_killed_while_an_epoch_is_timed(self, monkeypatch):
+        class Killed(BaseException):
+            """Nothing is put in order by what catches errors."""
+
+        def kill(*_):
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(automatic, "seconds_of_epoch", kill)
+            with pytest.raises(Killed):
+                automatic.auto(self.data, budget=5500)
+        assert not list(Path("runs").rglob("recipe.yaml"))
+
+        listener = Said()
+        found = automatic.auto(self.data, budget=5500, listener=listener)
+        assert found.run.recipe.epochs == 5
+        assert "5 epochs in place of 30, for every method to have its turn" in listener.lines
+
+    def test_a_larger_budget_says_that_it_keeps_them(self):
+        listener = Said()
+        automatic.auto(self.data, budget=0.01, listener=listener)
+        assert (
+            "3 epochs in place of 30, which is the least; the budget is too short for all 2 methods"
+            in listener.lines
+        )
+
+        again = Said()
+        found = automatic.auto(self.data, budget=1e6, listener=again)
+        runs = [Run(path.parent) for path in Path("runs").glob("*/history.jsonl")]
+        assert [run.recipe.epochs for run in runs] == [3] * 4
+        assert found.left_out == []
+        assert (
+            "3 epochs in place of 30, as the first budget allowed; with another --out it is chosen anew"
+            in again.lines
+        )
+
+
+class TestClock:
+    """A budget against a clock that only epochs move."""
+
+    @pytest.fixture
+    def start(self, arrays, monkeypatch):
+        clock = [0.0]
+        monkeypatch.setattr(automatic, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        monkeypatch.setattr(automatic, "seconds_of_epoch", lambda *_: 0.1)
+
+        class Ticking(Said):
+            def tell(self, event):
+                super().tell(event)
+                if event[0] == "epoch":
+                    clock[0] += 30 if event[1][0].startswith("LS") else 10
+
+        def start(budget):
+            listener = Ticking()
+            return automatic.auto(f"arrays:{arrays}", budget=budget, listener=listener), listener
+
+        return start
+
+    def test_a_training_stops_at_the_end_of_the_budget_and_resumes(self, start):
+        found, _ = start(70)  # CE takes 30; LS, which takes 90, seems to have its time
+        assert found.left_out == [
+            "LS, seed 0: no time after 2 of 3 epochs",
+            "CE, seed 1: no time",
+            "LS, seed 1: no time",
+        ]
+
+        found, heard = start(1000)
+        assert [epoch for name, epoch, _ in heard.epochs if name == "LS, seed 0"] == [3]
+        assert found.left_out == []
+
+    def test_the_first_training_is_ended_whatever_it_takes(self, start):
+        found, heard = start(5)
+
+        assert heard.epochs == [("CE, seed 0", epoch, 3) for epoch in (1, 2, 3)]
+        assert found.run.finished
+
+    def test_what_finished_trainings_took_is_known_when_it_resumes(self, start):
+        found, _ = start(5)
+        history = found.run.path / "history.jsonl"
+        rows = [json.loads(line) | {"seconds": 100.0} for line in history.read_text().splitlines()]
+        history.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+        assert start(300)[1].epochs == []  # three epochs of 100 seconds and their validation
+        assert len(start(400)[1].epochs) > 0
 
 
 def test_cross_entropy_that_failed_is_said(arrays, monkeypatch):
@@ -135,6 +255,10 @@ class TestVerdict:
 
         assert text.startswith(said)
         assert f"both calibrated, 3 seeds: {np.mean(self.differences):+.4f} (" in text
+        assert text.endswith("The interval is over test samples, not over seeds.")
+
+    def test_one_seed_is_not_more_than_one(self, verdict):
+        assert verdict(4.0).endswith("The interval is over test samples; one seed says nothing of others.")
 
 
 def test_the_whole_list_can_be_trained():

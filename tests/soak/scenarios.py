@@ -5,12 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from helpers import killed
 from helpers.command import run
 from helpers.predictions import sample, sharpened, write_csv
 from macc import experiments, metrics
-from macc.experiments import workers
+from macc.experiments import auto, workers
 from macc.io.arrays import write_arrays
+from macc.io.yaml import parse
 
 GRID = """
 datasets: digits
@@ -18,6 +21,12 @@ seeds: 1
 tests: {test: test}
 set: {epochs: 1, subset: {train: 320}, selection: last}
 methods: [CrossEntropy, CrossEntropy + MACC]
+"""
+AUTO = """
+methods: [{name: CE, loss: CrossEntropy}, {name: LS, loss: LabelSmoothing}]
+seeds: 1
+recipes: {features: {model: linear, epochs: 2, batch_size: 64, optimiser: {name: adam, lr: 0.01}}}
+common: {selection: val_refinement, calibrate: temperature}
 """
 SEARCH = GRID.replace("[CrossEntropy, CrossEntropy + MACC]", "['CrossEntropy + {1,3}*MACC']")
 NAMES = ["cat", "dog", "owl"]
@@ -111,6 +120,25 @@ def experiment(text: str) -> dict[str, Callable]:
     return {"prepare": lambda folder: (folder / "grid.yaml").write_text(text), "act": act}
 
 
+def features(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    labels = np.arange(400) % 3
+    write_arrays(
+        folder / "mine.npz",
+        {
+            "features": (draw.normal(size=(400, 6)) + 2 * np.eye(6)[labels]).astype("float32"),
+            "labels": labels,
+        },
+    )
+
+
+def automatic() -> None:
+    """With two methods of its own, and more time than they need, so that the epochs are the same."""
+    auto._name = lambda *_: "auto-mine"  # and not by the folder that the file lies in
+    auto._known = lambda: parse(AUTO, "auto.yaml")
+    macc("auto", "arrays:mine.npz", "--budget", "1h", "-o", "model.safetensors")
+
+
 def with_page() -> None:
     """Two processes of its own, and the page at the end."""
     macc("run", "grid.yaml", "--out", "runs", "--workers", "2")
@@ -121,6 +149,7 @@ SCENARIOS = {
     "run": Scenario(**experiment(GRID), shared=True, share=2),
     "search": Scenario(**experiment(SEARCH), shared=True, share=2),
     "workers": Scenario(experiment(GRID)["prepare"], with_page, warm=False),
+    "auto": Scenario(features, automatic),
     "postgres": Scenario(**experiment(SEARCH), shared=True, share=2, database=True),
     "calibrate": Scenario(predictions, calibrated, shared=True),
     "evaluate": Scenario(

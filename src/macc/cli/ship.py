@@ -79,7 +79,9 @@ def auto(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="The model: .safetensors, .onnx or .pt2.")
     ] = Path("model.safetensors"),
-    budget: Annotated[str, typer.Option(help="How long to train: 90s, 30m, 2h.")] = "30m",
+    budget: Annotated[
+        str, typer.Option(help="How long to train: 90s, 30m, 2h; the first training is always ended.")
+    ] = "30m",
     risk: Annotated[
         float, typer.Option(help="The largest share of accepted predictions that may be wrong.")
     ] = 0.05,

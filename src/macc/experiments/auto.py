@@ -3,6 +3,7 @@ like any other.
 """
 
 import math
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from macc.experiments.ledger import Job, Ledger, open_ledger
 from macc.experiments.listening import Listener
 from macc.experiments.result import Result
 from macc.experiments.running import folder_of, run
-from macc.experiments.spec import Experiment
+from macc.experiments.spec import Experiment, Rule
 from macc.experiments.workers import fit
 from macc.io.writing import write_bytes
 from macc.io.yaml import parse
@@ -36,6 +37,8 @@ FEWEST_EPOCHS = 3
 LARGE_IMAGE = 24
 """Pixels from which on images get the larger network."""
 BASELINE = "CE"
+RULE: Rule = "val_refinement"
+"""What selects epochs, and methods too."""
 _MARGIN = 1.3
 """How much longer than its epochs a training takes, with validation and what follows."""
 
@@ -69,12 +72,14 @@ def auto(
     scaling.
 
     The list is ``experiments/auto.yaml``. Methods are trained one after another with the first
-    seed, then with the next, as long as the budget lasts; the first method is always trained.
-    The same call resumes, with a new budget. The test set selects nothing.
+    seed, then with the next. At the end of the budget the training under way stops after its epoch;
+    only the first one is always ended, of at least three epochs, so that there is a model. The same
+    call resumes, with a new budget and the epochs that the first one chose. The test set selects
+    nothing.
 
     Args:
         data: A data set's name, ``arrays:PATH`` or ``folder:PATH``.
-        budget: Seconds to train.
+        budget: Seconds to load and train; measuring and the report come after it.
         out: The folder of run folders.
         root: The folder with data files.
         verify: Compare published files with their checksums before they are opened.
@@ -91,21 +96,46 @@ def auto(
     values = {"dataset": data, "loss": "CrossEntropy", **known["recipes"][_kind(splits)], **known["common"]}
     folder = folder_of(_experiment(name, Path("recipe.yaml"), known["methods"], 1), out)
     recipe = folder / "recipe.yaml"
-    if not recipe.is_file():
-        # Written once, so that the same trainings are found by the next call.
-        write_bytes(recipe, _yaml(values))
-        ledger = open_ledger(_experiment(name, recipe, known["methods"], 1), out, root, verify=verify)
-        epoch = seconds_of_epoch(ledger, ledger.catalog.datasets[0])
-        affordable = int(budget / (_MARGIN * epoch * len(known["methods"])))
-        epochs = max(FEWEST_EPOCHS, min(int(values["epochs"]), affordable))
-        if epochs < values["epochs"]:
-            listener.say(f"{epochs} epochs in place of {values['epochs']}, for every method to have its turn")
+    most = int(values["epochs"])
+    if recipe.is_file():
+        epochs = int(dict(parse(recipe.read_text("utf-8"), str(recipe)))["epochs"])
+        if epochs < most:
+            listener.say(
+                f"{epochs} epochs in place of {most}, as the first budget allowed; with another --out it is chosen anew"
+            )
+    else:
+        epoch = _seconds_of_epoch(name, values, known["methods"], out=out, root=root, verify=verify)
+        left = began + budget - time.monotonic()
+        affordable = int(left / (_MARGIN * epoch * len(known["methods"])))
+        epochs = max(min(FEWEST_EPOCHS, most), min(most, affordable))
+        if epochs < most:
+            enough = "for every method to have its turn"
+            few = f"which is the least; the budget is too short for all {len(known['methods'])} methods"
+            listener.say(f"{epochs} epochs in place of {most}, {enough if epochs <= affordable else few}")
+        # Written once: the next call trains by what it finds here, whenever this one was killed.
         write_bytes(recipe, _yaml({**values, "epochs": epochs}))
     ledger = open_ledger(
         _experiment(name, recipe, known["methods"], known["seeds"]), out, root, verify=verify
     )
     left_out = _train(ledger, began + budget, listener)
     return _select(ledger, name, recipe, known["methods"], left_out, out=out, root=root, verify=verify)
+
+
+def _seconds_of_epoch(
+    name: str,
+    values: Mapping[str, Any],
+    methods: Sequence[Mapping[str, Any]],
+    *,
+    out: str | PathLike[str],
+    root: str | PathLike[str] | None,
+    verify: bool,
+) -> float:
+    """What an epoch of the slowest kind of method takes here."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder, "recipe.yaml")
+        write_bytes(recipe, _yaml(values))
+        ledger = open_ledger(_experiment(name, recipe, methods, 1), out, root, verify=verify)
+        return seconds_of_epoch(ledger, ledger.catalog.datasets[0])
 
 
 def _known() -> dict[str, Any]:
@@ -142,6 +172,7 @@ def _experiment(name: str, recipe: Path, methods: Sequence[Mapping[str, Any]], s
             "methods": [dict(method) for method in methods],
             "tests": {"test": "test"},
             "seeds": seeds,
+            "rules": [RULE],
             "notes": ["Selected by cross-fitted validation refinement; the test set chose nothing."],
         }
     )
@@ -157,28 +188,43 @@ def _jobs(ledger: Ledger) -> list[Job]:
 
 def _train(ledger: Ledger, end: float, listener: Listener) -> list[str]:
     """Train as long as the next training is likely to end in time; what is left out, in words."""
-    left_out, longest = [], 0.0
+    left_out = []
     jobs = _jobs(ledger)
+    longest = max((_seconds(run) for run in map(ledger.run, jobs) if run.finished), default=0.0)
     with listener.of(ledger):
         for number, job in enumerate(jobs):
+            text, epochs = f"{job.method}, seed {job.seed}", ledger.recipe(job).epochs
             if ledger.run(job).finished:
                 continue
             now = time.monotonic()
             if number and now + longest > end:
-                left_out.append(f"{job.text}: no time")
+                left_out.append(f"{text}: no time")
                 continue
 
-            def each(row: Mapping[str, Any], job: Job = job) -> None:
-                listener.tell(("epoch", (job.text, row["epoch"], ledger.recipe(job).epochs)))
+            def each(
+                row: Mapping[str, Any], text: str = text, epochs: int = epochs, first: bool = not number
+            ) -> None:
+                listener.tell(("epoch", (text, row["epoch"], epochs)))
+                if not first and row["epoch"] < epochs and time.monotonic() > end:
+                    raise _OutOfTimeError(f"no time after {row['epoch']} of {epochs} epochs")
 
             try:
                 fit(ledger, job, on_epoch=each)
-            except ValueError as error:
-                left_out.append(f"{job.text}: {error}")
+            except (_OutOfTimeError, ValueError) as error:
+                left_out.append(f"{text}: {error}")
                 continue
             longest = max(longest, time.monotonic() - now)
-            listener.tell(("done", job.text))
+            listener.tell(("done", text))
     return left_out
+
+
+class _OutOfTimeError(Exception):
+    """The budget ended within a training, which the next call resumes."""
+
+
+def _seconds(run: Run) -> float:
+    """About what a finished training took."""
+    return _MARGIN * math.fsum(row["seconds"] for row in run.history)
 
 
 def _select(
@@ -205,7 +251,7 @@ def _select(
     ledger = open_ledger(final, out, root, verify=verify)
     (dataset,) = ledger.catalog.datasets
     runs = {
-        method.title: [ledger.run(job) for job in ledger.chosen_runs(dataset, method, "val_refinement")]
+        method.title: [ledger.run(job) for job in ledger.chosen_runs(dataset, method, RULE)]
         for method in ledger.trained(dataset)
     }
     each = {title: [_refinement(one) for one in found] for title, found in runs.items()}
@@ -242,7 +288,10 @@ def _verdict(winner: str, runs: Mapping[str, Sequence[Run]]) -> str:
     if BASELINE not in runs:
         return f"{winner} is selected; it was not compared with {usual}, whose training failed."
     if len(runs) == 1:
-        return f"Only {usual} was trained, so nothing was compared; a larger `--budget` trains other methods too."
+        return (
+            f"Only {usual} was trained, so nothing was compared; the same command with a larger `--budget` goes on "
+            "with the other methods."
+        )
     if winner == BASELINE:
         return f"{usual.capitalize()} is selected; nothing else did better on validation."
     pairs = list(zip(runs[winner], runs[BASELINE], strict=True))
@@ -255,10 +304,13 @@ def _verdict(winner: str, runs: Mapping[str, Sequence[Run]]) -> str:
         f"({low:+.4f} to {high:+.4f})"
     )
     if high < 0:
-        return f"{winner} is really better than {usual}; {text}."
-    if low > 0:
-        return f"{winner} is worse than {usual} on the test set; {text}."
-    return f"{winner} is not significantly better than {usual}; {text}."
+        found = f"{winner} is really better than {usual}; {text}."
+    elif low > 0:
+        found = f"{winner} is worse than {usual} on the test set; {text}."
+    else:
+        found = f"{winner} is not significantly better than {usual}; {text}."
+    unsure = "; one seed says nothing of others" if len(pairs) == 1 else ", not over seeds"
+    return f"{found} The interval is over test samples{unsure}."
 
 
 def _sample_nll(one: Run) -> Tensor:
