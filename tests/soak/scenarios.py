@@ -133,7 +133,7 @@ def features(folder: Path) -> None:
 
 
 def automatic() -> None:
-    """With two methods of its own, and more time than they need, so that the epochs are the same."""
+    """With two methods of its own, and more time than they need: all have their epochs."""
     auto._name = lambda *_: "auto-mine"  # and not by the folder that the file lies in
     auto._known = lambda: parse(AUTO, "auto.yaml")
     macc("auto", "arrays:mine.npz", "--budget", "1h", "-o", "model.safetensors")
