@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 from macc.cli.app import app, say
 from macc.cli.options import Verify
 
+SCREEN = 40
+"""Lines that `macc run` prints at most, at 80 columns, without --verbose."""
+WIDEST = 120
+
 
 @app.command()
 def run(
@@ -54,15 +58,17 @@ def run(
     Example: macc run demo
 
     Writes: the runs below --out, and a folder with tables, all values and an
-    HTML page. Prints the tables, three findings and where the rest is; with
-    --verbose all findings. The same command again resumes.
+    HTML page. Prints one screen: two tables at most, three findings and where
+    the rest is; with --verbose all of it. The same command again resumes.
     """
     import time
+    from shutil import get_terminal_size
 
     from macc import experiments, paper, training
     from macc.cli import displays
+    from macc.experiments.brief import HEIGHT, WIDTH, brief
     from macc.experiments.running import folder_of
-    from macc.experiments.tables import brief, check_format
+    from macc.experiments.tables import check_format
     from macc.training.allocation import keep_freed_memory
 
     keep_freed_memory()
@@ -97,11 +103,14 @@ def run(
     seconds = time.monotonic() - began
     folder = folder_of(experiment, out)
     made = _reported(folder, data)
-    short = chosen == "text" and not verbose
-    text = brief(result) if short else experiments.render(result, chosen)
-    if chosen == "text":
-        text += f"\n\n{_end_of_experiment(folder, seconds, made, experiment.next)}"
-    say(text)
+    if chosen != "text":
+        say(experiments.render(result, chosen))
+        return
+    end = _end_of_experiment(folder, seconds, made, experiment.next)
+    width = min(max(get_terminal_size((WIDTH, HEIGHT)).columns, WIDTH), WIDEST)
+    room = SCREEN - 1 - sum(max(1, -(-len(line) // width)) for line in end.splitlines())
+    text = experiments.render(result, "text") if verbose else brief(result, width=width, height=room)
+    say(f"{text}\n\n{end}")
 
 
 def _list_of_experiments() -> str:
@@ -179,7 +188,7 @@ def _reported(folder: Path, root: Path | None) -> list[str]:
         report, *figure = experiment.write(folder, root=root, draw=paper.draw)
     except ValueError as error:
         return [f"no report: {error}"]
-    lines = [f"  {path.name.ljust(12)}  the figure" for path in figure]
+    lines = [f"  {' and '.join(path.name for path in figure)} (the figure)"] if figure else []
     return [*lines, page.how_to_open(report)]
 
 
@@ -188,11 +197,10 @@ def _end_of_experiment(folder: Path, seconds: float, made: list[str], next_steps
     from macc.tables import duration
 
     lines = [
-        f"{duration(seconds)}; files in {folder}",
-        "  result.json   every value of every seed, tests and runs; `macc.experiments.load_result` reads it",
-        "  table.md, table.tex, table.csv",
+        f"{duration(seconds)}; files in {folder}:",
+        "  result.json (all values), table.md, table.tex, table.csv",
         *made,
     ]
     if next_steps:
-        lines += ["", "Next", *(f"  {step}" for step in next_steps)]
+        lines += ["Next", *(f"  {step}" for step in next_steps)]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from macc.training.recipe import HeadSettings, criterion_of
 JUDGED = "ece"
 """The metric of the sentences about MACC; of the other main metrics they say the verdicts alone."""
 MOST_NAMED = 4
-_WHY = {
+WHY = {
     "task": "its own task loss",
     "dropout": "the same head with single-pass dropout",
     "competitor": "the best other method",
@@ -247,7 +247,7 @@ def _masks(ledger: Ledger, dataset: LocalDataSet, method: Method) -> int:
 def _others(ledger: Ledger, dataset: LocalDataSet, method: Method) -> dict[str, list[str]]:
     """What a MACC method is tested against, by what it is to it."""
     tasks = _tasks(ledger, dataset, method)
-    found: dict[str, list[str]] = {why: [] for why in _WHY}
+    found: dict[str, list[str]] = {why: [] for why in WHY}
     for other in ledger.methods(dataset):
         base = other if other.of is None else ledger.experiment.method(other.of)
         criterion, masks = _criteria(ledger, dataset, base)[0], _masks(ledger, dataset, base)
@@ -306,24 +306,26 @@ def _compare(
     return found
 
 
-class _Words:
-    """The words for one column of a block."""
+class Words:
+    """The words for one column of a block: its noun, its unit, and where it stands."""
 
     def __init__(self, result: Result, dataset: str, test: str, rule: str, metric: str) -> None:
         self.result, self.key = result, (dataset, test, rule, metric)
         found = column(metric, result.units.get(metric))
         self.noun, self.unit = found.heading, found.unit
-        self.where = dataset if test == "test" else f"{dataset}, {test}"
+        self.place = self.where = dataset if test == "test" else f"{dataset}, {test}"
         if len(result.rules(dataset)) > 1:
             self.where += f" (selected by {RULE_TEXT[rule]})"
 
     def cell(self, name: str) -> Cell:
+        """The cell of a method."""
         dataset, test, rule, metric = self.key
         cell = self.result.cell(dataset, test, name, metric, rule)
         assert cell is not None  # noqa: S101 - it was compared
         return cell
 
     def number(self, value: float) -> str:
+        """A value with its unit."""
         return f"{self.unit.write(value)}{self.unit.suffix}"
 
     def value(self, name: str) -> str:
@@ -334,62 +336,64 @@ class _Words:
         return f"{text}; chance alone gives {self.number(cell.floor or 0)}" if near else text
 
     def tested(self, row: PairedTest) -> str:
-        return f"{_name(row.b)} ({self.value(row.b)}; {_p(row.p_holm)})"
+        """What a method was tested against, with its value and the p-value."""
+        return f"{named(row.b)} ({self.value(row.b)}; {_p(row.p_holm)})"
 
 
 def _best_sentence(result: Result, rows: list[PairedTest]) -> str:
     """Which method is best in one column, and whether that is clear."""
     first = rows[0]
-    words = _Words(result, first.dataset, first.test, first.rule, first.metric)
+    words = Words(result, first.dataset, first.test, first.rule, first.metric)
     where = f"{words.where}, after calibration" if first.a in result.calibrated else words.where
-    own = f"{_name(first.a)} ({words.value(first.a)})"
+    own = f"{named(first.a)} ({words.value(first.a)})"
     better = [row for row in rows if row.p_holm < LEVEL]
     others = [row for row in rows if row not in better]
     if not others:
-        whom = words.tested(first) if len(rows) == 1 else f"every other method ({_limit(better, '≤')})"
+        whom = words.tested(first) if len(rows) == 1 else f"every other method ({limit(better, '≤')})"
         return f"{where}: {own} has the best {words.noun}, {BETTER} {whom}."
     said = []
     if len(better) == 1:
         said.append(f"{BETTER} {words.tested(better[0])}")
     elif better:
-        said.append(f"{BETTER} {_and([_name(row.b) for row in better])} ({_limit(better, '≤')})")
+        said.append(f"{BETTER} {_and([named(row.b) for row in better])} ({limit(better, '≤')})")
     if len(others) <= MOST_NAMED:
         said.append(f"{SAME} {_and([words.tested(row) for row in others])}")
     elif better:
-        said.append(f"{SAME} {_and([_name(row.b) for row in others])} ({_limit(others, '≥')})")
+        said.append(f"{SAME} {_and([named(row.b) for row in others])} ({limit(others, '≥')})")
     else:
-        said.append(f"{SAME} any other method ({_limit(others, '≥')})")
+        said.append(f"{SAME} any other method ({limit(others, '≥')})")
     end = "highest" if _is_higher_better(first.metric) else "lowest"
     return f"{where}: no clear best {words.noun}. {own} has the {end}: {'; '.join(said)}."
 
 
 def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[PairedTest]) -> str:
     """How a MACC method stands to what it must beat."""
-    words = _Words(result, dataset, test, rule, JUDGED)
+    words = Words(result, dataset, test, rule, JUDGED)
     verdicts: dict[str, list[str]] = {BETTER: [], SAME: [], WORSE: []}
-    named = set()
+    compared_with = set()
     for row in rows:
         if row.metric != JUDGED:
             continue
-        named.add(row.why)
-        whom = _WHY[row.why]
+        compared_with.add(row.why)
+        whom = WHY[row.why]
         rates = [result.dropout(dataset, title, rule) for title in (row.a, row.b)]
         if row.why == "dropout" and None not in rates and rates[0] != rates[1]:
             whom = f"single-pass dropout at another rate, {rates[1]:g} where it has {rates[0]:g},"
-        verdicts[_verdict(row)].append(f"{whom} {words.tested(row)}")
+        verdicts[verdict_of(row)].append(f"{whom} {words.tested(row)}")
     said = [f"{verdict} {_and(whom)}" for verdict, whom in verdicts.items() if whom]
-    absent = [why for key, why in _WHY.items() if key not in named]
+    absent = [why for key, why in WHY.items() if key not in compared_with]
     first = (test, rule) == (result.tests[dataset][0], result.rules(dataset)[0])
     missing = (
         f" It is not compared with {_and(absent)}: this experiment has none."
         if absent and first and name not in result.calibrated
         else ""
     )
-    own = f"{_name(name)} ({words.noun} {words.value(name)})"
+    own = f"{named(name)} ({words.noun} {words.value(name)})"
     return f"{words.where}, {own}: {'; '.join(said)}.{_also(rows)}{missing}"
 
 
-def _verdict(row: PairedTest) -> str:
+def verdict_of(row: PairedTest) -> str:
+    """How A stands to B: significantly better, no significant difference or significantly worse."""
     if row.p_holm >= LEVEL or math.isnan(row.p_holm):
         return SAME
     return BETTER if (row.difference > 0) == _is_higher_better(row.metric) else WORSE
@@ -402,7 +406,7 @@ def _also(rows: list[PairedTest]) -> str:
         mine = [row for row in rows if row.metric == metric]
         if metric == JUDGED or not mine:
             continue
-        whom = {word: [_name(row.b) for row in mine if _verdict(row) == word] for word in (BETTER, WORSE)}
+        whom = {word: [named(row.b) for row in mine if verdict_of(row) == word] for word in (BETTER, WORSE)}
         said = "; ".join(f"{word} {_and(names)}" for word, names in whom.items() if names)
         texts.append(f" {column(metric).heading}: {said or 'no significant difference'}.")
     return "".join(texts)
@@ -414,7 +418,7 @@ def _p(value: float) -> str:
     return "p < 0.001, Holm" if value < 0.001 else f"p = {value:.3f}, Holm"
 
 
-def _limit(rows: Sequence[PairedTest], sign: str) -> str:
+def limit(rows: Sequence[PairedTest], sign: str) -> str:
     """The largest (≤) or the smallest (≥) of several p-values."""
     tested = [row.p_holm for row in rows if not math.isnan(row.p_holm)]
     if not tested:
@@ -425,7 +429,7 @@ def _limit(rows: Sequence[PairedTest], sign: str) -> str:
     return f"p {sign} {towards(1000 * extreme) / 1000:.3f}, Holm"
 
 
-def _name(title: str) -> str:
+def named(title: str) -> str:
     """A method's name, in quotes where a comma in it would end it."""
     return f"“{title}”" if "," in title else title
 

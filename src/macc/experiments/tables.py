@@ -14,7 +14,6 @@ from macc.metrics import headline_errors
 from macc.tables import SECOND, Column, Entry, Table, Unit, escape_latex, escape_markdown
 
 Format = Literal["text", "md", "latex", "csv", "json"]
-MOST_LEADING = 3
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -189,56 +188,6 @@ def marked(result: Result, mark: str, second: str) -> str:
 
 def _remarks(result: Result) -> list[str]:
     return [*result.notes, *(f"Left out: {text}" for text in result.left_out)]
-
-
-def brief(result: Result) -> str:
-    """One screen: of each data set the table of the first test and rule, and three findings."""
-    shown, every = list(_first_tables(result)), list(tables(result))
-    parts = [caption(result), *(f"{table.caption}\n{table.text()}" for table in shown)]
-    if legend := marked(result, "*", SECOND):
-        parts.append(legend)
-    parts += [f"Left out: {text}" for text in result.left_out]
-    found = leading(result.findings)
-    if found:
-        parts.append("Findings\n" + "\n".join(f"- {text}" for text in found))
-    rest = [
-        f"{count} more {what}{'s' * (count != 1)}"
-        for count, what in (
-            (len(every) - len(shown), "table"),
-            (len(result.findings) - len(found), "finding"),
-            (len(result.notes), "note"),
-        )
-        if count > 0
-    ]
-    if rest:
-        parts.append(f"{', '.join(rest)}: in the report, or with --verbose")
-    return "\n\n".join(parts)
-
-
-def _first_tables(result: Result) -> Iterator[Table]:
-    if result.kind != "table":
-        yield from tables(result)
-        return
-    for dataset in result.datasets:
-        table = block_table(result, dataset, result.tests[dataset][0], result.rules(dataset)[0])
-        if table.rows:
-            yield table
-
-
-def leading(findings: Sequence[str]) -> list[str]:
-    """The findings to read first, three at most.
-
-    Which method is best calibrated, which is best after calibration, and what MACC adds; where
-    there is no such sentence, the first of the others.
-    """
-    wanted: tuple[Callable[[str], bool], ...] = (
-        lambda text: "best ECE" in text,
-        lambda text: "after calibration" in text and "best NLL" in text,
-        lambda text: "its own task loss" in text,
-    )
-    chosen = [next((text for text in findings if fits(text)), None) for fits in wanted]
-    first = [text for text in chosen if text is not None]
-    return [*first, *(text for text in findings if text not in first)][:MOST_LEADING]
 
 
 def _text(result: Result) -> str:

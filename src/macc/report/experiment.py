@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from macc.experiments import Result, load_result
 from macc.experiments.loading import safe_name
 from macc.experiments.spec import RULE_TEXT
-from macc.experiments.tables import block_table, leading, marked, tables
+from macc.experiments.tables import block_table, marked, tables
 from macc.io.writing import write_whole
 from macc.report._svg import inline
 from macc.report.building import Builder, take_lead
@@ -100,9 +100,7 @@ def write(
     page = builder.page(heading, groups)
     page.lead = take_lead(groups)
     page.notes = list(dict.fromkeys(result.notes))
-    found = leading(result.findings)
-    found += [text for text in result.findings if text not in found]
-    page.findings = found or ["This experiment measures and shows; it tests nothing."]
+    page.findings = result.findings or ["This experiment measures and shows; it tests nothing."]
     page.tables, page.figures, page.left_out = _tables(result), extra, [*left_out, *page.left_out]
     write_page(page, path)
     return [path, *written]
