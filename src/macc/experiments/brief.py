@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 
 from macc.experiments.columns import column, main
-from macc.experiments.findings import BETTER, SAME, WORSE, Words, limit, named, verdict_of
+from macc.experiments.findings import BETTER, SAME, WORSE, Wording, limit, named, verdict_of
 from macc.experiments.result import LEVEL, Cell, PairedTest, Result
 from macc.experiments.tables import block_table, caption, marked, tables
 from macc.tables import SECOND, Table
@@ -20,7 +20,7 @@ LONGEST_NAME = 30
 SHORTEST_NAME = 24
 """What a name is cut to in a finding."""
 JUDGED, AFTER = "ece", "nll"
-"""What the short findings are about: of methods as they were trained, and after calibration."""
+"""What the short findings judge methods by, as they were trained and after calibration."""
 
 
 def brief(result: Result, *, width: int = WIDTH, height: int = HEIGHT) -> str:
@@ -98,7 +98,7 @@ def _p(rows: Sequence[PairedTest], sign: str) -> str:
 
 
 def best_rows(result: Result, methods: Sequence[str], metric: str) -> list[PairedTest]:
-    """The tests of the best of some methods against the others, in the first table that has them."""
+    """The tests of the best of some methods against the others, in the first table with any."""
     for block in result.blocks():
         rows = [
             row
@@ -116,7 +116,7 @@ def _best(result: Result, methods: Sequence[str], metric: str) -> str:
     if not rows:
         return ""
     first = rows[0]
-    words = Words(result, first.dataset, first.test, first.rule, metric)
+    words = Wording(result, first.dataset, first.test, first.rule, metric)
     where = [] if len(list(result.blocks())) == 1 else [shown(words.place, SHORTEST_NAME)]
     where += ["after calibration"] if first.a in result.calibrated else []
     end = "highest" if column(metric).better == "higher" else "lowest"
@@ -142,7 +142,7 @@ def _of_macc(result: Result) -> str:
 
 
 def _first_tables(result: Result) -> Iterator[tuple[Table, list[int]]]:
-    """Of each data set the table of the first test and rule, and its rows, those to show first ahead.
+    """Of each data set the table of the first test and rule; its rows, those to show first ahead.
 
     Of an experiment of another kind all tables; their last rows are the latest.
     """
@@ -169,7 +169,7 @@ def _number_of_tables(result: Result) -> int:
 
 
 def _by_error(result: Result, block: tuple[str, str, str], names: Sequence[str]) -> list[str]:
-    """Methods by their calibration error, in turn one as it was trained and one after calibration."""
+    """Methods by calibration error, in turn one as it was trained and one after calibration."""
 
     def error(name: str) -> float:
         cell = result.cell(*block[:2], name, JUDGED, block[2])

@@ -306,7 +306,7 @@ def _compare(
     return found
 
 
-class Words:
+class Wording:
     """The words for one column of a block: its noun, its unit, and where it stands."""
 
     def __init__(self, result: Result, dataset: str, test: str, rule: str, metric: str) -> None:
@@ -343,7 +343,7 @@ class Words:
 def _best_sentence(result: Result, rows: list[PairedTest]) -> str:
     """Which method is best in one column, and whether that is clear."""
     first = rows[0]
-    words = Words(result, first.dataset, first.test, first.rule, first.metric)
+    words = Wording(result, first.dataset, first.test, first.rule, first.metric)
     where = f"{words.where}, after calibration" if first.a in result.calibrated else words.where
     own = f"{named(first.a)} ({words.value(first.a)})"
     better = [row for row in rows if row.p_holm < LEVEL]
@@ -368,7 +368,7 @@ def _best_sentence(result: Result, rows: list[PairedTest]) -> str:
 
 def _sentence(result: Result, dataset: str, test: str, rule: str, name: str, rows: list[PairedTest]) -> str:
     """How a MACC method stands to what it must beat."""
-    words = Words(result, dataset, test, rule, JUDGED)
+    words = Wording(result, dataset, test, rule, JUDGED)
     verdicts: dict[str, list[str]] = {BETTER: [], SAME: [], WORSE: []}
     compared_with = set()
     for row in rows:
