@@ -3,6 +3,7 @@ started again.
 """
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,8 @@ def test_a_data_set_becomes_a_model(arrays, tmp_path):
     assert "left out" not in ended.out
     (report,) = (tmp_path / "runs" / "experiments").glob("auto-mine-*/report.html")
     assert report.stat().st_size > 10_000
+    (named,) = re.findall(r"^its run is (\S+); `macc card \1` writes a model card$", ended.out, re.MULTILINE)
+    assert Run(Path(named)).recipe.selection == "val_refinement"
     predictor = macc.load(tmp_path / "model.safetensors")
     features = np.load(arrays)["features"]
     right = predictor(features).labels == torch.from_numpy(np.load(arrays)["labels"])

@@ -4,9 +4,11 @@ import re
 import shutil
 
 import pytest
+import torch
 
 from helpers.command import run
 from macc import ship
+from macc.training.runs import Run
 
 pytest.importorskip("matplotlib")
 
@@ -46,6 +48,24 @@ def test_it_has_every_section_and_the_picture(card):
     assert text.count("\n| ") >= 6 + 10 + 4
     assert f"]({picture.name})" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_mistake_there_is_no_auroc(digits_run, tmp_path):
+    folder = shutil.copytree(digits_run.path, tmp_path / "run")
+    run_ = Run(folder)
+    _, labels = run_.predictions("test")
+    run_.write_predictions("test", logits=8 * torch.eye(10)[labels], labels=labels)
+    text = ship.card(folder, tmp_path / "README.md", resamples=100)[0].read_text()
+
+    assert re.search(r"^\| failure AUROC[^|]*\| – +\| – +\|$", text, re.MULTILINE)
+    assert "nan" not in text
+
+
+def test_it_says_what_the_threshold_rests_on(card):
+    assert (
+        "The 95 % of the threshold do not allow for what else its validation samples did"
+        in card[0].read_text()
+    )
 
 
 def test_names_of_users_are_escaped(digits_run, tmp_path):

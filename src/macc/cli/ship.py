@@ -116,6 +116,7 @@ def auto(
         typer.echo(f"macc: {stopped}", err=True)
         raise typer.Exit(128 + stopped.number) from None
     say(automatic.summary(found))
+    say(f"its run is {shown(found.run.path)}; `macc card {shown(found.run.path)}` writes a model card")
     trained = files.with_risk(files.read(found.run.path), risk)
     say(trained.rule)
     if output.suffix == files.SUFFIX:
@@ -132,7 +133,7 @@ def auto(
 
 @app.command()
 def card(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder; `macc auto` names it.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The Markdown file.")] = Path(
         "README.md"
     ),

@@ -141,7 +141,10 @@ def _quality(raw: Report, calibrated: Report) -> Table:
         unit = metrics.registry()[key].unit
         before, after = raw[key], calibrated[key]
         value = [
-            f"{unit.write(each.value)} ({interval(each.low, each.high, unit)})" for each in (before, after)
+            f"{unit.write(each.value)} ({interval(each.low, each.high, unit)})"
+            if math.isfinite(each.value)
+            else "–"
+            for each in (before, after)
         ]
         rows.append([f"{metrics.registry()[key].label} {unit.symbol}".strip(), *value])
     return Table.of(["", "raw", "calibrated"], rows)
@@ -179,6 +182,8 @@ def _limits(trained: Trained) -> str:
     lines = [
         "Probabilities and thresholds hold for inputs of the same kind as the validation samples; under shift they "
         "may be over-confident. Measure them on data of your own first.",
+        "The 95 % of the threshold do not allow for what else its validation samples did: they chose the epoch, fitted "
+        "the calibrator and, where methods were compared, chose the method.",
         "An input of none of the classes gets one of them nevertheless.",
         "Certainty, from the variance under dropout, does not rank errors; accept by confidence.",
         *trained.calibrator.notes,
