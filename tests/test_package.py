@@ -212,6 +212,11 @@ def test_a_docstring_that_describes_arguments_describes_all():
     assert found == []
 
 
+def test_files_of_tests_are_short_enough_to_read():
+    long = [path.name for path in (ROOT / "tests").rglob("*.py") if len(path.read_text().splitlines()) > 500]
+    assert long == []
+
+
 def short_docstrings(tree: ast.Module):
     """The docstrings of attributes and properties, with their lines."""
     for node in ast.walk(tree):

@@ -497,23 +497,3 @@ class TestMCDropout:
             output = layer(features(dtype=torch.bfloat16))
 
         assert output.variance.dtype == torch.float32
-
-
-def test_moments_are_not_computed_with_as_logits():
-    output = LogitMoments(torch.zeros(2, 3), torch.ones(2, 3))
-    for compute in (lambda: 2 * output, lambda: output / 2, lambda: output + output, lambda: -output):
-        with pytest.raises(TypeError, match=r"compute with `output\.mean`"):
-            compute()
-
-
-def test_separation_is_the_margin_in_standard_deviations():
-    mean = torch.tensor([[1.0, 4.0, 0.0], [2.0, 2.0, 1.0], [0.0, 0.0, 3.0], [5.0, float("nan"), 0.0]])
-    variance = torch.tensor([[3.0, 6.0, 100.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
-    found = macc.LogitMoments(mean, variance).separation
-
-    assert found[:3].tolist() == [1.0, 0.0, float("inf")]
-    assert found[3].isnan()
-
-
-def test_separation_of_nothing_but_equal_logits_is_zero():
-    assert macc.LogitMoments(torch.zeros(1, 3), torch.zeros(1, 3)).separation.tolist() == [0.0]

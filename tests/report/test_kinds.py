@@ -217,7 +217,8 @@ def test_moments_that_are_none_are_refused(tmp_path, mean, variance, message):
 
 def test_the_command_line_draws_and_lists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [line.split()[0] for line in kinds.listing().splitlines()] == list(kinds.KINDS)
+    listed = run("plot", "list").out.splitlines()
+    assert [line.split()[0] for line in listed] == list(kinds.KINDS)
     drawn = run("plot", "confidence", plain_run())
     assert drawn == (0, "confidence.svg\n", "")
     wrong = run("plot", "gap", plain_run(), "-o", "gap.png")

@@ -158,11 +158,11 @@ def _estimate_text(found: "Cost") -> str:
 
 def _share_text(share: "DataSetCost", *, missing: bool) -> str:
     """What one data set takes."""
-    from macc.tables import duration
+    from macc.tables import duration, thousands
 
     text = f"{share.dataset}: at most {_many(share.trainings, 'training')} of {_many(share.epochs, 'epoch')}"
     if missing:
-        size = "an unknown number of" if share.samples is None else f"{share.samples:,}".replace(",", " ")
+        size = "an unknown number of" if share.samples is None else thousands(share.samples)
         text += f" of {size} training samples; its files are missing"
     else:
         text += f", {share.done} done"

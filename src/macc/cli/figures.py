@@ -46,7 +46,9 @@ def plot(
     from macc.report import kinds
 
     if kind == "list":
-        say(kinds.listing())
+        width = max(map(len, kinds.KINDS))
+        for name, each in kinds.KINDS.items():
+            say(f"{name.ljust(width)}  {each.summary}")
         return
     path = Path(f"{kind}.svg") if output is None else output
     check_outputs({"-o": path}, [*(runs or []), *([labels] if labels else [])])

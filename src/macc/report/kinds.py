@@ -129,12 +129,6 @@ def write(
     return output
 
 
-def listing() -> str:
-    """Every kind on a line."""
-    width = max(map(len, KINDS))
-    return "\n".join(f"{name.ljust(width)}  {kind.summary}" for name, kind in KINDS.items())
-
-
 def evaluated(
     found: Loaded, wanted: Sequence[str], resamples: int = 1000, positive: str | None = None
 ) -> Report:
