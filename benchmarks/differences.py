@@ -1,8 +1,8 @@
 """Size and power of the tests of ``metrics.compare`` for calibration errors.
 
 Prints the tables of ``docs/intervals.md``: how often, at the level of 5 %, two models on the same
-samples are told apart, where the errors of their populations are equal (the size, which should be
-at most 5 %) and where they differ (the power)::
+samples are called different, where the errors of their populations are equal (the size, which
+should be at most 5 %) and where they differ (the power)::
 
     python -m benchmarks.differences [--repeats 200] [--sizes 500 2000]
 """
@@ -70,7 +70,7 @@ def equal(name: str) -> dict[str, tuple[Model, Model]]:
         "two seeds, both over-confident": (noisy(1.4), noisy(1.4)),
         "one over-, one under-confident": (sharpened(1.4), as_bad(error, sharpened, 1.0, 0.3, name)),
         "one only where it is sure": (sharpened(1.4), as_bad(error, where_sure, 1.0, 6.0, name)),
-        "calibrated, and calibrated but for noise of 1 %": (sharpened(1.0), noisy(1.0, 0.05)),
+        "calibrated, and calibrated with noise of 1 %": (sharpened(1.0), noisy(1.0, 0.05)),
     }
 
 
