@@ -288,6 +288,18 @@ def what_make_installs():
     return {name: version for (name, _), version in found.items() if name != "macc-torch"}
 
 
+def test_no_extra_may_bring_another_torch():
+    """A torchvision belongs to one torch, and timm needs torchvision."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        canonicalize_name(Requirement(each).name)
+        for extra in project["optional-dependencies"].values()
+        for each in extra
+    }
+
+    assert not named & {"torch", "torchvision", "torchaudio", "timm"}
+
+
 def applies(marker, extras):
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
 

@@ -182,14 +182,17 @@ class TestOtherLibraries:
             models.build("torchvision:net", num_classes=3, in_channels=1)
 
     @pytest.mark.parametrize(
-        ("library", "extra"), [("timm", "vision"), ("torchvision", "vision"), ("hf", "transformers")]
+        ("library", "cure"),
+        [
+            ("timm", r"pip install timm, after the torchvision that belongs to torch \d"),
+            ("torchvision", r"install the torchvision that belongs to torch \d"),
+            ("hf", r"pip install 'macc-torch\[transformers\]'"),
+        ],
     )
-    def test_absent(self, library, extra, monkeypatch):
+    def test_absent(self, library, cure, monkeypatch):
         for name in ("timm", "torchvision", "torchvision.models", "transformers"):
             monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(
-            ValueError, match=rf"is needed for this network: pip install 'macc-torch\[{extra}\]'"
-        ):
+        with pytest.raises(ValueError, match=f"is needed for this network: {cure}"):
             models.build(f"{library}:resnet18", num_classes=3)
 
     def test_broken(self, monkeypatch, tmp_path):

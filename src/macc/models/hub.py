@@ -81,7 +81,7 @@ def from_configuration(configuration: Mapping[str, Any], *, num_classes: int) ->
         configuration: Plain values.
         num_classes: How many classes it must have.
     """
-    transformers = _import("transformers", "transformers")
+    transformers = _import("transformers")
     # A configuration can name code to fetch: of the network, of its attention, of its quantisation.
     refused = ("auto_map", "attn_implementation", "_attn_implementation", "quantization_config")
     values = {key: value for key, value in configuration.items() if key not in refused}
@@ -99,23 +99,33 @@ def from_configuration(configuration: Mapping[str, Any], *, num_classes: int) ->
     return HubModel(model)
 
 
-def _import(library: str, extra: str) -> Any:
+# The build of torchvision has to be that of the installed torch, and timm needs torchvision. An extra
+# could name neither without taking another torch along.
+_BESIDE_TORCH = f"the torchvision that belongs to torch {torch.__version__}; https://pytorch.org has a table"
+_INSTALL = {
+    "transformers": "pip install 'macc-torch[transformers]'",
+    "torchvision": f"install {_BESIDE_TORCH}",
+    "timm": f"pip install timm, after {_BESIDE_TORCH}",
+}
+
+
+def _import(library: str) -> Any:
+    name = library.partition(".")[0]
     try:
         return importlib.import_module(library)
     except ImportError as error:
-        raise ValueError(
-            f"{library.split('.')[0]} is needed for this network: pip install 'macc-torch[{extra}]' ({error})"
-        ) from error
+        cure = _INSTALL.get(name, _INSTALL["transformers"])
+        raise ValueError(f"{name} is needed for this network: {cure} ({error})") from error
     except RuntimeError as error:
         # A torchvision built for another torch fails like this, and timm with it.
         raise ValueError(
-            f"{library.split('.')[0]} is installed and does not import beside torch {torch.__version__} ({error}); "
+            f"{name} is installed and does not import beside torch {torch.__version__} ({error}); "
             "install the versions that belong together"
         ) from error
 
 
 def _from_transformers(name: str, num_classes: int, in_channels: int, pretrained: str | None) -> nn.Module:
-    transformers = _import("transformers", "transformers")
+    transformers = _import("transformers")
     weights = None if pretrained is None else read_weights(pretrained)
     fresh = name in CONFIGURATIONS or name.endswith(".json")
     try:
@@ -214,7 +224,7 @@ def _with_weights(factory: Any, config: Any, name: str, weights: dict[str, Tenso
 
 
 def _from_timm(name: str, num_classes: int, in_channels: int, pretrained: str | None) -> nn.Module:
-    timm = _import("timm", "vision")
+    timm = _import("timm")
     try:
         model: nn.Module = timm.create_model(
             name, pretrained=False, num_classes=num_classes, in_chans=in_channels
@@ -229,7 +239,7 @@ def _from_timm(name: str, num_classes: int, in_channels: int, pretrained: str | 
 
 
 def _from_timm_hub(timm: Any, name: str) -> str:
-    hub = _import("huggingface_hub", "transformers")
+    hub = _import("huggingface_hub")
     repository = timm.get_pretrained_cfg(name).hf_hub_id
     if not repository:
         raise ValueError(f"timm knows no weights on the hub for {name!r}; give a file: pretrained=PATH")
@@ -242,7 +252,7 @@ def _from_timm_hub(timm: Any, name: str) -> str:
 
 
 def _from_torchvision(name: str, num_classes: int, in_channels: int, pretrained: str | None) -> nn.Module:
-    models = _import("torchvision.models", "vision")
+    models = _import("torchvision.models")
     if in_channels != 3:
         raise ValueError(f"torchvision's networks take images of 3 channels, got in_channels={in_channels}")
     try:
