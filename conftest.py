@@ -1,6 +1,7 @@
 """A test that lacks a library is skipped, and the reason says what installs it.
 
-Tests, their helpers and the examples of docstrings import what they need, and no test has to say so.
+Tests, their helpers and the examples of docstrings import what they need, and no test has to say
+so.
 """
 
 from collections.abc import Generator

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import macc
+from macc.metrics.frames import read_columns
 
 narwhals = pytest.importorskip("narwhals", reason="the extra 'frames' is not installed")
 
@@ -50,6 +52,84 @@ def test_labels_may_be_indices_and_scores_lists_in_one_column(library):
     frame = frame_of(library, {"label": LABELS, "scores": PROBS.tolist()})
 
     assert macc.evaluate(frame, labels="label", probs="scores")["ece"] == macc.evaluate(PROBS, LABELS)["ece"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["lists", "many parts", "fixed length", "polars", "polars arrays", "whole numbers"]
+)
+def test_a_column_of_lists_is_read_whatever_its_kind(kind):
+    import polars
+    import pyarrow as arrow
+
+    lists = arrow.array(PROBS.tolist())
+    fixed = arrow.FixedSizeListArray.from_arrays(PROBS.ravel(), 3)
+    scores = {
+        "lists": lists,
+        "many parts": arrow.chunked_array([lists.slice(5, 60), lists.slice(0, 5), lists.slice(65)]),
+        "fixed length": fixed,
+        "polars": polars.from_arrow(lists),
+        "polars arrays": polars.from_arrow(fixed),
+        "whole numbers": arrow.array((PROBS.argmax(1)[:, None] == range(3)).astype(int).tolist()),
+    }[kind]
+    frame = polars.DataFrame({"p": scores, "y": LABELS}) if "polars" in kind else {"p": scores, "y": LABELS}
+    found = read_columns(frame if "polars" in kind else arrow.table(frame), "y", "p", None).scores
+
+    order = [*range(5, 65), *range(5), *range(65, 200)] if kind == "many parts" else range(200)
+    expected = PROBS.argmax(1)[:, None] == range(3) if kind == "whole numbers" else PROBS[order]
+    assert found.dtype == np.float64
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0.5, 0.5], None], "the column 'p' has no list in row 1; leave such rows out"),
+        ([[0.5, 0.5], [0.5, None]], "the column 'p' misses a number in row 1; leave such rows out"),
+        ([[0.5, 0.5], [1.0]], "must have the same length, got 2 numbers in row 0 and 1 in row 1"),
+        ([["0.5", "0.5"], ["a", "b"]], "the column 'p' must have a number in each row"),
+    ],
+)
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_a_column_of_lists_that_are_no_scores_is_refused(library, rows, message):
+    with pytest.raises(ValueError, match=message):
+        macc.evaluate(frame_of(library, {"p": rows, "y": [0, 1]}), labels="y", probs="p")
+
+
+@pytest.mark.parametrize(
+    "kind", ["pandas", "polars", "pyarrow", "pandas lists", "polars lists", "pyarrow lists"]
+)
+def test_no_number_is_copied_more_than_once(kind):
+    import pyarrow as arrow
+
+    count, width = 200_000, 10
+    scores = np.random.default_rng(0).random((count, width))
+    library, _, lists = kind.partition(" ")
+    if not lists:
+        columns = {f"c{i}": scores[:, i].copy() for i in range(width)}
+    elif library == "pandas":
+        columns = {"p": list(scores)}
+    else:
+        columns = {
+            "p": arrow.FixedSizeListArray.from_arrays(scores.ravel(), width).cast(
+                arrow.list_(arrow.float64())
+            )
+        }
+    frame = frame_of(library, {**columns, "y": np.zeros(count, int)})
+    asked = "p" if lists else list(columns)
+    read_columns(frame, "y", asked, None)  # imports
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is forgotten
+    before = memory("VmRSS")
+    found = read_columns(frame, "y", asked, None)
+
+    assert np.array_equal(found.scores, scores)
+    # Labels and row numbers are a tenth each; lists of pandas are pointers beside.
+    assert memory("VmHWM") - before < 1.5 * scores.nbytes
+
+
+def memory(kind):
+    """What the process holds (``VmRSS``) or held at most (``VmHWM``), in bytes."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind))
+    return 1024 * int(line.split()[1])
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -108,7 +188,17 @@ def test_other_names_of_classes():
             "so is the name of the column '1', which is class 0",
         ),
         ({"a": [0.5], "b": [0.5], "y": [None]}, {"labels": "y"}, "the column 'y' has no label in some rows"),
-        ({"a": [0.9], "b": [0.9], "y": [1]}, {"labels": "y"}, "sum"),
+        (
+            {"age": [56], "a": [0.9], "b": [0.1], "y": [1]},
+            {"labels": "y"},
+            r"probs\[0\] sums to 57.*Taken of the frame: labels from 'y', probabilities from 'age', 'a', 'b'; probs=",
+        ),
+        ({"age": [56], "a": [0.9], "y": [7]}, {"labels": "y"}, "Taken of the frame: labels from 'y'"),
+        (
+            {"a": [0.9], "b": [0.9], "y": [1]},
+            {"labels": "y", "probs": ["a", "b"]},
+            r"probs\[0\] sums to 1.8[^…]*$",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(columns, call, message):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from macc.metrics import Calibration
-from macc.metrics.frames import read_columns
+from macc.metrics.frames import explained, read_columns
 from macc.metrics.naming import named_labels
 from macc.predictions.parts import Summed, put_together, stream_files, tree
 from macc.words import documented
@@ -134,7 +134,8 @@ def _of_frame(
         return None
     found = read_columns(frame, labels, probs, classes, weights)
     each = {} if found.weights is None else {"weights": found.weights}
-    return _part(found.scores, found.labels, found.classes, options, number, **each)
+    with explained(found):
+        return _part(found.scores, found.labels, found.classes, options, number, **each)
 
 
 def _of_arrays(

@@ -18,7 +18,7 @@ from macc.metrics._resampling import Draws, Resampling, TopCells
 from macc.metrics._significance import p_values
 from macc.metrics.correctness import CLASSES, NOTE, metrics_of_answers
 from macc.metrics.dense import as_pixels, is_dense, kept_weights, maps_at_once
-from macc.metrics.frames import read_columns
+from macc.metrics.frames import explained, read_columns
 from macc.metrics.inputs import (
     Array,
     Predictions,
@@ -123,6 +123,7 @@ def evaluate(
     check_confidence(confidence)
     check_resamples(resamples)
     notes: tuple[str, ...] = ()
+    found = None
     if isinstance(labels, str):
         column = weights if isinstance(weights, str) else None
         found = read_columns(data, labels, probs, classes, column)
@@ -167,28 +168,32 @@ def evaluate(
         )
     if answers:
         classes, notes = CLASSES, (*notes, NOTE)
-    targets = named_labels(labels, classes)
-    pixels = as_pixels(data, targets, ignore_index)
-    given = on_cpu(predictions(pixels.scores, pixels.labels, from_logits=from_logits, normalise=normalise))
+    with explained(found):
+        targets = named_labels(labels, classes)
+        pixels = as_pixels(data, targets, ignore_index)
+        given = on_cpu(
+            predictions(pixels.scores, pixels.labels, from_logits=from_logits, normalise=normalise)
+        )
     checked = None if variance is None else _check_variance(given, variance)
     if weights is not None:
         counts = counted(kept_weights(weights, targets, ignore_index))
         given = given.chosen(counts)
         checked = checked if checked is None or counts is None else counts.of(checked)
-    return measured(
-        given,
-        metrics=metrics,
-        classes=classes,
-        positive=positive,
-        bins=bins,
-        confidence=confidence,
-        resamples=resamples,
-        seed=seed,
-        variance=checked,
-        notes=notes,
-        answers=answers,
-        on_progress=on_progress,
-    )
+    with explained(found, InputError):  # values are looked at with everything else
+        return measured(
+            given,
+            metrics=metrics,
+            classes=classes,
+            positive=positive,
+            bins=bins,
+            confidence=confidence,
+            resamples=resamples,
+            seed=seed,
+            variance=checked,
+            notes=notes,
+            answers=answers,
+            on_progress=on_progress,
+        )
 
 
 def measured(

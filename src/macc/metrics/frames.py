@@ -19,6 +19,29 @@ class FrameColumns(NamedTuple):
     classes: list[str] | None
     note: str
     weights: npt.NDArray[Any] | None
+    guessed: bool
+    """Whether nobody named the columns of the classes."""
+
+
+class explained:  # noqa: N801 - used as a function is
+    """Where columns were guessed, an error about what they hold says which were taken.
+
+    Args:
+        found: What was taken; None of arrays.
+        kind: Errors about what the columns hold.
+    """
+
+    def __init__(self, found: FrameColumns | None, kind: type[ValueError] = ValueError) -> None:
+        self.found = found
+        self.kind = kind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if isinstance(error, self.kind) and self.found is not None and self.found.guessed:
+            taken = self.found.note.removesuffix(".")
+            raise ValueError(f"{error} ({taken}; probs=[…] names others)") from None
 
 
 def read_columns(
@@ -79,7 +102,8 @@ def read_columns(
     each = None if weights is None else _one_column(table[weights])
     if classes is None and names is not None and not isinstance(found, list):
         _refuse_ambiguous(labels, names)
-    return FrameColumns(values, found, names if classes is None else list(classes), note, each)
+    called = names if classes is None else list(classes)
+    return FrameColumns(values, found, called, note, each, guessed=scores is None)
 
 
 def _table(frame: Any) -> Any:
@@ -107,13 +131,44 @@ def _one_column(column: Any) -> npt.NDArray[Any]:
     """The numbers of a column, or the rows of a column of lists."""
     if column.dtype.is_numeric():
         return np.asarray(column.to_numpy())
-    rows = column.to_list()
+    inner = getattr(column.dtype, "inner", None)
+    if inner is not None and inner.is_numeric() and len(column):
+        try:
+            return _joined(column)
+        except ModuleNotFoundError:
+            pass  # polars without pyarrow, which is only the shorter way
     try:
-        return np.array(rows, dtype=np.float64)
+        return np.array(column.to_list(), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(
             f"the column {quoted(column.name)} must have a number in each row, or lists of the same length"
         ) from None
+
+
+def _joined(column: Any) -> npt.NDArray[Any]:
+    """The rows of a column of lists, out of the one array that they have in Arrow: no number
+    becomes an object of Python's.
+    """
+    rows = column.to_arrow()
+    rows = rows.combine_chunks() if hasattr(rows, "combine_chunks") else rows
+    if rows.null_count:
+        row = int(np.argmax(rows.is_null().to_numpy(zero_copy_only=False)))
+        raise ValueError(f"the column {quoted(column.name)} has no list in row {row}; leave such rows out")
+    lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
+    if (other := lengths != lengths[0]).any():
+        row = int(np.argmax(other))
+        raise ValueError(
+            f"the lists of the column {quoted(column.name)} must have the same length, got {lengths[0]} numbers "
+            f"in row 0 and {lengths[row]} in row {row}"
+        )
+    numbers = rows.flatten()
+    if numbers.null_count:
+        row = int(np.argmax(numbers.is_null().to_numpy(zero_copy_only=False))) // int(lengths[0])
+        raise ValueError(
+            f"the column {quoted(column.name)} misses a number in row {row}; leave such rows out"
+        )
+    found = np.asarray(numbers.to_numpy(zero_copy_only=False))
+    return (found if found.dtype.kind == "f" else found.astype(np.float64)).reshape(len(rows), lengths[0])
 
 
 def _labels(column: Any) -> npt.NDArray[Any] | list[str]:

@@ -99,8 +99,8 @@ def from_configuration(configuration: Mapping[str, Any], *, num_classes: int) ->
     return HubModel(model)
 
 
-# The build of torchvision has to be that of the installed torch, and timm needs torchvision. An extra
-# could name neither without taking another torch along.
+# The build of torchvision has to be that of the installed torch, and timm needs torchvision. No
+# extra could name them without taking another torch along.
 _BESIDE_TORCH = f"the torchvision that belongs to torch {torch.__version__}; https://pytorch.org has a table"
 _INSTALL = {
     "transformers": "pip install 'macc-torch[transformers]'",
