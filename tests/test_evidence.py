@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from benchmarks import calibrated, people, seeds
+from benchmarks import calibrated, newsgroups_bag, people, seeds
 from benchmarks._results import RESULTS
 
 from macc import experiments
@@ -125,3 +125,9 @@ def test_a_method_is_held_against_cross_entropy_treated_alike():
     )
     assert verdict.difference == pytest.approx(own.mean - base.mean)
     assert (mark, verdicts["NLL, logits \N{MULTIPLICATION SIGN} 2"][1]) == ("+", "·")
+
+
+def test_a_text_is_the_mean_and_the_largest_vector_of_its_known_words():
+    vectors = torch.tensor([[0.0, 0.0], [2.0, -4.0], [4.0, -2.0], [0.0, 0.0]])
+    found = newsgroups_bag.features(torch.tensor([[0, 1, 2, 3], [0, 3, 0, 0]]), vectors)
+    assert found.tolist() == [[3.0, -3.0, 4.0, -2.0], [0.0, 0.0, 0.0, 0.0]]
