@@ -1,5 +1,7 @@
 """Calibration errors in bins that hold equally many samples."""
 
+from typing import Unpack
+
 import torch
 
 from macc.metrics._formulas import mean_gap
@@ -12,20 +14,13 @@ from macc.metrics.binning import (
     top_bins,
     top_labels,
 )
-from macc.metrics.inputs import Array, Predictions, check_bins, predictions
+from macc.metrics.inputs import Array, Predictions, Reading, check_bins, predictions
 from macc.tables import THOUSANDTHS
 
 
 @metric("adaptive SCE", THOUSANDTHS, "lower", lambda d: d.adaptive(None), all_classes=True, floored=True)
 def ace(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    top_label: bool = False,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
+    probs: Array, labels: Array, *, bins: int = 15, top_label: bool = False, **reading: Unpack[Reading]
 ) -> float:
     r"""Adaptive calibration error: :func:`sce` with bins that hold equally many samples.
 
@@ -53,7 +48,7 @@ def ace(
         NeurIPS 2020.
     """
     check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     if top_label:
         top = top_labels(given.blocks())
         row = top.confidence[None]
@@ -75,14 +70,7 @@ def ace(
     floored=True,
 )
 def tace(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    threshold: float = 0.01,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
+    probs: Array, labels: Array, *, bins: int = 15, threshold: float = 0.01, **reading: Unpack[Reading]
 ) -> float:
     r"""Thresholded adaptive calibration error: :func:`ace` over probabilities above a threshold.
 
@@ -110,7 +98,7 @@ def tace(
     """
     check_bins(bins)
     _check_threshold(threshold)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     return _adaptive(given, bins, threshold)
 
 

@@ -5,8 +5,9 @@ measured.
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
+from macc.metrics.inputs import predictions
 from macc.tables import Unit
 from macc.words import documented
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from macc.metrics.sums import Sums
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +148,27 @@ def metric(
     """
 
     def declare(function: Callable[P, float]) -> Metric[P]:
-        return Metric(documented(function), label, unit, better, sample, **more)
+        return Metric(takes_reading(function), label, unit, better, sample, **more)
 
     return declare
+
+
+def takes_reading(function: F) -> F:
+    """Show the options of :func:`predictions` in the signature and the docstring of a function that
+    passes them on as :class:`Reading`.
+
+    Example:
+        >>> from macc import metrics
+        >>> list(inspect.signature(metrics.aurc).parameters)
+        ['probs', 'labels', 'from_logits', 'normalise', 'weights']
+    """
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    if len(own) < len(signature.parameters):
+        read = inspect.signature(predictions).parameters.values()
+        options = [each for each in read if each.kind is each.KEYWORD_ONLY]
+        vars(function)["__signature__"] = signature.replace(parameters=[*own, *options])
+    return documented(function)
 
 
 def registry() -> dict[str, Metric[Any]]:

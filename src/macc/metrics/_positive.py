@@ -5,10 +5,12 @@ The top label of two classes hides this. Where a model says 60 % and 50 % happen
 every bin of confidence.
 """
 
+from typing import Unpack
+
 from macc.metrics._formulas import max_gap, mean_gap, smooth_gap
 from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
-from macc.metrics.inputs import Array, Predictions, check_bins, predictions
+from macc.metrics.inputs import Array, Predictions, Reading, check_bins, predictions
 from macc.metrics.naming import check_positive
 from macc.tables import PERCENT, PLAIN
 
@@ -25,14 +27,7 @@ from macc.tables import PERCENT, PLAIN
     of_labels=True,
 )
 def positive_ece(
-    probs: Array,
-    labels: Array,
-    *,
-    positive: int = 1,
-    bins: int = 15,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
+    probs: Array, labels: Array, *, positive: int = 1, bins: int = 15, **reading: Unpack[Reading]
 ) -> float:
     r"""Expected calibration error of the positive class of two.
 
@@ -56,7 +51,7 @@ def positive_ece(
         Binning*, AAAI 2015.
     """
     check_bins(bins)
-    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    given, one = _of_class(probs, labels, positive, **reading)
     return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins, given.weights))
 
 
@@ -71,14 +66,7 @@ def positive_ece(
     floored=True,
 )
 def positive_mce(
-    probs: Array,
-    labels: Array,
-    *,
-    positive: int = 1,
-    bins: int = 15,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
+    probs: Array, labels: Array, *, positive: int = 1, bins: int = 15, **reading: Unpack[Reading]
 ) -> float:
     r"""Maximum calibration error of the positive class of two: the largest gap of any bin that
     holds a sample.
@@ -94,7 +82,7 @@ def positive_mce(
         0.4
     """
     check_bins(bins)
-    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    given, one = _of_class(probs, labels, positive, **reading)
     return max_gap(top_bins(one, bin_index(one.confidence, bins), bins, given.weights))
 
 
@@ -108,13 +96,7 @@ def positive_mce(
     floored=True,
 )
 def positive_smooth_ece(
-    probs: Array,
-    labels: Array,
-    *,
-    positive: int = 1,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
+    probs: Array, labels: Array, *, positive: int = 1, **reading: Unpack[Reading]
 ) -> float:
     r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its
     probability.
@@ -133,7 +115,7 @@ def positive_smooth_ece(
         Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*,
         ICLR 2024.
     """
-    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    given, one = _of_class(probs, labels, positive, **reading)
     return smooth_gap(one, given.weights)
 
 
@@ -147,15 +129,7 @@ def positive_smooth_ece(
     prominence=2,
     of_labels=True,
 )
-def positive_brier(
-    probs: Array,
-    labels: Array,
-    *,
-    positive: int = 1,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def positive_brier(probs: Array, labels: Array, *, positive: int = 1, **reading: Unpack[Reading]) -> float:
     r"""The usual Brier score of two classes: mean squared error of the probability of the positive
     class.
 
@@ -172,15 +146,15 @@ def positive_brier(
     Reference:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
-    given, one = _of_class(probs, labels, positive, from_logits, normalise, weights)
+    given, one = _of_class(probs, labels, positive, **reading)
     return given.mean((one.confidence - one.correct).square())
 
 
 def _of_class(
-    probs: Array, labels: Array, positive: int, from_logits: bool, normalise: bool, weights: Array | None
+    probs: Array, labels: Array, positive: int, **reading: Unpack[Reading]
 ) -> tuple[Predictions, TopLabels]:
     check_positive(positive)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     if given.num_classes != 2:
         raise ValueError(
             f"a positive class exists among two classes, and probs has {given.num_classes}; "

@@ -1,17 +1,16 @@
 """Scores that need no bins: accuracy, proper scores and the area under the ROC curve."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._metric import metric
+from macc.metrics._metric import metric, takes_reading
 from macc.metrics.binning import ClassGaps, columns, top_labels
 from macc.metrics.blocks import Block
-from macc.metrics.inputs import Array, check_bins, predictions
+from macc.metrics.inputs import Array, Reading, check_bins, predictions
 from macc.tables import AREA, PERCENT, PLAIN
-from macc.words import documented
 
 # The squared distance between two corners of the simplex, which a row that sums to a little more
 # than 1 could exceed.
@@ -26,14 +25,7 @@ _LARGEST = 2
     streamed=lambda s: s.means.accuracy,
     prominence=0,
 )
-def accuracy(
-    probs: Array,
-    labels: Array,
-    *,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def accuracy(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     r"""Share of samples whose most probable class is their label; the first class wins a tie.
 
     .. math:: \frac1N \sum_i 1[\arg\max_j p_{ij} = y_i]
@@ -46,7 +38,7 @@ def accuracy(
         >>> metrics.accuracy([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1, 1])
         0.75
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     return given.mean(top_labels(given.blocks()).correct)
 
 
@@ -60,14 +52,7 @@ def accuracy(
     of_answers=True,
     of_labels=True,
 )
-def nll(
-    probs: Array,
-    labels: Array,
-    *,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def nll(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     r"""Negative log-likelihood of the labels, in nats.
 
     .. math:: -\frac1N \sum_i \log p_{i y_i}
@@ -84,21 +69,14 @@ def nll(
         >>> round(metrics.nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.490415
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     return given.mean(-torch.cat([block.log_likelihood for block in given.blocks()]))
 
 
 @metric(
     "Brier score", PLAIN, "lower", lambda d: d.scores.brier, streamed=lambda s: s.means.brier, prominence=2
 )
-def brier(
-    probs: Array,
-    labels: Array,
-    *,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def brier(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     r"""Brier score: squared distance to the one-hot label, summed over classes.
 
     .. math:: \frac1N \sum_i \sum_j \bigl( p_{ij} - 1[y_i = j] \bigr)^2
@@ -114,7 +92,7 @@ def brier(
     Reference:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     return given.mean(torch.cat([squared_distances(block) for block in given.blocks()]))
 
 
@@ -125,15 +103,9 @@ class BrierDecomposition(NamedTuple):
     refinement: float
 
 
-@documented
+@takes_reading
 def brier_decomposition(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
+    probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]
 ) -> BrierDecomposition:
     r"""Split the Brier score into what recalibration could remove and what it could not.
 
@@ -158,7 +130,7 @@ def brier_decomposition(
         *The Comparison and Evaluation of Forecasters*, 1983.
     """
     check_bins(bins)
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     gaps = ClassGaps(given.num_classes, bins, counts=True)
     distances = []
     for block in given.blocks():
@@ -181,15 +153,7 @@ def brier_decomposition(
     part_of_above=True,
     floored=True,
 )
-def brier_calibration(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def brier_calibration(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
     """The part of the Brier score that recalibration could remove.
 
     Returns:
@@ -200,9 +164,7 @@ def brier_calibration(
         >>> round(metrics.brier_calibration([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.3125
     """
-    return brier_decomposition(
-        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise, weights=weights
-    ).calibration
+    return brier_decomposition(probs, labels, bins=bins, **reading).calibration
 
 
 @metric(
@@ -213,15 +175,7 @@ def brier_calibration(
     all_classes=True,
     part_of_above=True,
 )
-def brier_refinement(
-    probs: Array,
-    labels: Array,
-    *,
-    bins: int = 15,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def brier_refinement(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
     """The part of the Brier score that recalibration could not remove.
 
     Returns:
@@ -232,9 +186,7 @@ def brier_refinement(
         >>> round(metrics.brier_refinement([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.0
     """
-    return brier_decomposition(
-        probs, labels, bins=bins, from_logits=from_logits, normalise=normalise, weights=weights
-    ).refinement
+    return brier_decomposition(probs, labels, bins=bins, **reading).refinement
 
 
 @metric(
@@ -248,14 +200,7 @@ def brier_refinement(
     all_classes=True,
     prominence=2,
 )
-def auroc(
-    probs: Array,
-    labels: Array,
-    *,
-    from_logits: bool = False,
-    normalise: bool = False,
-    weights: Array | None = None,
-) -> float:
+def auroc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     r"""Area under the ROC curve, class against rest, averaged over classes.
 
     .. math:: \frac1{|J|} \sum_{j \in J} P\bigl( p_j(x) > p_j(x') \mid y = j, y' \ne j \bigr)
@@ -274,7 +219,7 @@ def auroc(
     Reference:
         Provost and Domingos, *Well-Trained PETs*, 2000; the AUROC of the MACC paper's table 3.
     """
-    given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
+    given = predictions(probs, labels, **reading)
     areas = class_aurocs(given.matrix(), given.labels, given.weights)
     return float(areas.nanmean())
 

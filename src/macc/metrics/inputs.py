@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -182,6 +182,16 @@ class Predictions:
                 f"{words.entry(name, row, column)} is {value}; remove the sample or repair what wrote it"
             )
         )
+
+
+class Reading(TypedDict, total=False):
+    """How scores and labels are read: what every metric takes beside its own knobs, and
+    :func:`predictions` understands.
+    """
+
+    from_logits: bool
+    normalise: bool
+    weights: Array | None
 
 
 def on_cpu(given: Predictions) -> Predictions:
