@@ -196,7 +196,7 @@ def arguments_without_meaning(tree: ast.Module):
             continue
         decorators = {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}
         described = set(re.findall(r"^ {4}\*{0,2}(\w+): ", text, re.MULTILINE))
-        described |= set(ARGUMENTS) if decorators & {"documented", "metric"} else set()
+        described |= set(ARGUMENTS) if decorators & {"documented", "metric", "reads_inputs"} else set()
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for each in given:
             if each.arg not in {*described, "self", "cls"} and not each.arg.startswith("_"):

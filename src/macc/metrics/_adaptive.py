@@ -14,13 +14,13 @@ from macc.metrics.binning import (
     top_bins,
     top_labels,
 )
-from macc.metrics.inputs import Array, Predictions, Reading, check_bins, predictions
+from macc.metrics.inputs import Array, Predictions, ReadAs, check_bins, predictions
 from macc.tables import THOUSANDTHS
 
 
 @metric("adaptive SCE", THOUSANDTHS, "lower", lambda d: d.adaptive(None), all_classes=True, floored=True)
 def ace(
-    probs: Array, labels: Array, *, bins: int = 15, top_label: bool = False, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, bins: int = 15, top_label: bool = False, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Adaptive calibration error: :func:`sce` with bins that hold equally many samples.
 
@@ -48,7 +48,7 @@ def ace(
         NeurIPS 2020.
     """
     check_bins(bins)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     if top_label:
         top = top_labels(given.blocks())
         row = top.confidence[None]
@@ -70,7 +70,7 @@ def ace(
     floored=True,
 )
 def tace(
-    probs: Array, labels: Array, *, bins: int = 15, threshold: float = 0.01, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, bins: int = 15, threshold: float = 0.01, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Thresholded adaptive calibration error: :func:`ace` over probabilities above a threshold.
 
@@ -98,7 +98,7 @@ def tace(
     """
     check_bins(bins)
     _check_threshold(threshold)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return _adaptive(given, bins, threshold)
 
 

@@ -13,7 +13,7 @@ from macc.metrics._formulas import (
     root_mean_square_gap,
     smooth_gap,
 )
-from macc.metrics._metric import metric, takes_reading
+from macc.metrics._metric import metric, reads_inputs
 from macc.metrics.binning import (
     TopBins,
     bin_index,
@@ -21,7 +21,7 @@ from macc.metrics.binning import (
     top_bins,
     top_labels,
 )
-from macc.metrics.inputs import Array, Reading, check_bins, like, predictions
+from macc.metrics.inputs import Array, ReadAs, check_bins, like, predictions
 from macc.tables import PERCENT, THOUSANDTHS
 
 
@@ -35,7 +35,7 @@ from macc.tables import PERCENT, THOUSANDTHS
     top_label=True,
     floored=True,
 )
-def ece(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def ece(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     r"""Expected calibration error: mean gap between confidence and accuracy of the predicted class.
 
     .. math:: \sum_{b} \frac{|B_b|}{N} \bigl| \operatorname{acc}(B_b) - \operatorname{conf}(B_b) \bigr|
@@ -55,7 +55,7 @@ def ece(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Readin
         Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
         Binning*, AAAI 2015; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
-    return mean_gap(_binned(probs, labels, bins, **reading))
+    return mean_gap(_binned(probs, labels, bins, **read_as))
 
 
 @metric(
@@ -69,7 +69,7 @@ def ece(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Readin
     top_label=True,
     floored=True,
 )
-def mce(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def mce(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     r"""Maximum calibration error: the largest gap of any confidence bin that holds a sample.
 
     .. math:: \max_{b : |B_b| > 0} \bigl| \operatorname{acc}(B_b) - \operatorname{conf}(B_b) \bigr|
@@ -86,7 +86,7 @@ def mce(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Readin
         Naeini, Cooper and Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
         Binning*, AAAI 2015.
     """
-    return max_gap(_binned(probs, labels, bins, **reading))
+    return max_gap(_binned(probs, labels, bins, **read_as))
 
 
 @metric(
@@ -100,7 +100,7 @@ def mce(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Readin
     short="SCE",
     floored=True,
 )
-def sce(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def sce(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     r"""Static calibration error: the gaps of all classes, not only the predicted one.
 
     .. math:: \frac1K \sum_{j} \sum_{b} \frac{|B_{bj}|}{N}
@@ -122,12 +122,12 @@ def sce(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Readin
         Nixon et al., *Measuring Calibration in Deep Learning*, CVPR Workshops 2019.
     """
     check_bins(bins)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return float(class_errors(class_gaps(given, bins).sums(), given.total).mean())
 
 
-@takes_reading
-def classwise_ece(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> Any:
+@reads_inputs
+def classwise_ece(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> Any:
     r"""Calibration error of each class, whose mean is :func:`sce`.
 
     .. math:: \sum_{b} \frac{|B_{bj}|}{N}
@@ -145,7 +145,7 @@ def classwise_ece(probs: Array, labels: Array, *, bins: int = 15, **reading: Unp
         Kull et al., *Beyond Temperature Scaling*, NeurIPS 2019.
     """
     check_bins(bins)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return like(class_errors(class_gaps(given, bins).sums(), given.total), probs)
 
 
@@ -158,7 +158,7 @@ def classwise_ece(probs: Array, labels: Array, *, bins: int = 15, **reading: Unp
     part_of_above=True,
     floored=True,
 )
-def over_confidence(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def over_confidence(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     r"""The part of :func:`ece` from bins more confident than accurate.
 
     .. math:: \sum_{b} \frac{|B_b|}{N} \max\bigl(0, \operatorname{conf}(B_b) - \operatorname{acc}(B_b)\bigr)
@@ -171,7 +171,7 @@ def over_confidence(probs: Array, labels: Array, *, bins: int = 15, **reading: U
         >>> round(metrics.over_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
         0.233333
     """
-    return mean_excess(_binned(probs, labels, bins, **reading))
+    return mean_excess(_binned(probs, labels, bins, **read_as))
 
 
 @metric(
@@ -183,7 +183,7 @@ def over_confidence(probs: Array, labels: Array, *, bins: int = 15, **reading: U
     part_of_above=True,
     floored=True,
 )
-def under_confidence(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def under_confidence(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     r"""The part of :func:`ece` from bins more accurate than confident.
 
     .. math:: \sum_{b} \frac{|B_b|}{N} \max\bigl(0, \operatorname{acc}(B_b) - \operatorname{conf}(B_b)\bigr)
@@ -196,7 +196,7 @@ def under_confidence(probs: Array, labels: Array, *, bins: int = 15, **reading: 
         >>> round(metrics.under_confidence([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 1]), 6)
         0.1
     """
-    return mean_lack(_binned(probs, labels, bins, **reading))
+    return mean_lack(_binned(probs, labels, bins, **read_as))
 
 
 @metric(
@@ -209,7 +209,7 @@ def under_confidence(probs: Array, labels: Array, *, bins: int = 15, **reading: 
     floored=True,
 )
 def rmsce(
-    probs: Array, labels: Array, *, bins: int = 15, debiased: bool = False, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, bins: int = 15, debiased: bool = False, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Root mean square calibration error: :func:`ece` with squared gaps.
 
@@ -236,7 +236,7 @@ def rmsce(
         Kumar, Liang and Ma, *Verified Uncertainty Calibration*, NeurIPS 2019.
     """
     formula = debiased_gap if debiased else root_mean_square_gap
-    return formula(_binned(probs, labels, bins, **reading))
+    return formula(_binned(probs, labels, bins, **read_as))
 
 
 @metric(
@@ -248,7 +248,7 @@ def rmsce(
     part_of_above=True,
     floored=True,
 )
-def rmsce_debiased(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def rmsce_debiased(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     """The debiased form of :func:`rmsce`.
 
     Returns:
@@ -259,11 +259,11 @@ def rmsce_debiased(probs: Array, labels: Array, *, bins: int = 15, **reading: Un
         >>> round(metrics.rmsce_debiased([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]], [0, 1, 1]), 6)
         0.458258
     """
-    return rmsce(probs, labels, bins=bins, debiased=True, **reading)
+    return rmsce(probs, labels, bins=bins, debiased=True, **read_as)
 
 
 @metric("smooth ECE", PERCENT, "lower", lambda d: d.smooth_ece, prominence=2, top_label=True, floored=True)
-def smooth_ece(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def smooth_ece(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Smooth calibration error of the predicted class: no bins, and a bandwidth the data choose.
 
     .. math:: \sigma^\ast \text{ with } \int_0^1 \Bigl| \frac1N \sum_i
@@ -284,12 +284,12 @@ def smooth_ece(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float
         Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*,
         ICLR 2024.
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return smooth_gap(top_labels(given.blocks()), given.weights)
 
 
 @metric("KS error", PERCENT, "lower", lambda d: d.ks_error, top_label=True, floored=True)
-def ks_error(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def ks_error(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Kolmogorov-Smirnov calibration error of the predicted class: the largest cumulative gap.
 
     .. math:: \max_t \Bigl| \frac1N \sum_{i : c_i \le t} (1[\hat y_i = y_i] - c_i) \Bigr|
@@ -305,12 +305,12 @@ def ks_error(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     Reference:
         Gupta et al., *Calibration of Neural Networks using Splines*, ICLR 2021.
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return largest_running_gap(top_labels(given.blocks()), given.weights)
 
 
-def _binned(probs: Array, labels: Array, bins: int, **reading: Unpack[Reading]) -> TopBins:
+def _binned(probs: Array, labels: Array, bins: int, **read_as: Unpack[ReadAs]) -> TopBins:
     check_bins(bins)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     top = top_labels(given.blocks())
     return top_bins(top, bin_index(top.confidence, bins), bins, given.weights)

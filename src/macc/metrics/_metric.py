@@ -148,14 +148,14 @@ def metric(
     """
 
     def declare(function: Callable[P, float]) -> Metric[P]:
-        return Metric(takes_reading(function), label, unit, better, sample, **more)
+        return Metric(reads_inputs(function), label, unit, better, sample, **more)
 
     return declare
 
 
-def takes_reading(function: F) -> F:
+def reads_inputs(function: F) -> F:
     """Show the options of :func:`predictions` in the signature and the docstring of a function that
-    passes them on as :class:`Reading`.
+    passes them on as :class:`ReadAs`.
 
     Example:
         >>> from macc import metrics

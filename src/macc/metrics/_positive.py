@@ -10,7 +10,7 @@ from typing import Unpack
 from macc.metrics._formulas import max_gap, mean_gap, smooth_gap
 from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, bin_index, class_labels, top_bins
-from macc.metrics.inputs import Array, Predictions, Reading, check_bins, predictions
+from macc.metrics.inputs import Array, Predictions, ReadAs, check_bins, predictions
 from macc.metrics.naming import check_positive
 from macc.tables import PERCENT, PLAIN
 
@@ -27,7 +27,7 @@ from macc.tables import PERCENT, PLAIN
     of_labels=True,
 )
 def positive_ece(
-    probs: Array, labels: Array, *, positive: int = 1, bins: int = 15, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, positive: int = 1, bins: int = 15, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Expected calibration error of the positive class of two.
 
@@ -51,7 +51,7 @@ def positive_ece(
         Binning*, AAAI 2015.
     """
     check_bins(bins)
-    given, one = _of_class(probs, labels, positive, **reading)
+    given, one = _of_class(probs, labels, positive, **read_as)
     return mean_gap(top_bins(one, bin_index(one.confidence, bins), bins, given.weights))
 
 
@@ -66,7 +66,7 @@ def positive_ece(
     floored=True,
 )
 def positive_mce(
-    probs: Array, labels: Array, *, positive: int = 1, bins: int = 15, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, positive: int = 1, bins: int = 15, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Maximum calibration error of the positive class of two: the largest gap of any bin that
     holds a sample.
@@ -82,7 +82,7 @@ def positive_mce(
         0.4
     """
     check_bins(bins)
-    given, one = _of_class(probs, labels, positive, **reading)
+    given, one = _of_class(probs, labels, positive, **read_as)
     return max_gap(top_bins(one, bin_index(one.confidence, bins), bins, given.weights))
 
 
@@ -96,7 +96,7 @@ def positive_mce(
     floored=True,
 )
 def positive_smooth_ece(
-    probs: Array, labels: Array, *, positive: int = 1, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, positive: int = 1, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Smooth calibration error of the positive class of two: :func:`smooth_ece` of its
     probability.
@@ -115,7 +115,7 @@ def positive_smooth_ece(
         Błasiok and Nakkiran, *Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing*,
         ICLR 2024.
     """
-    given, one = _of_class(probs, labels, positive, **reading)
+    given, one = _of_class(probs, labels, positive, **read_as)
     return smooth_gap(one, given.weights)
 
 
@@ -129,7 +129,7 @@ def positive_smooth_ece(
     prominence=2,
     of_labels=True,
 )
-def positive_brier(probs: Array, labels: Array, *, positive: int = 1, **reading: Unpack[Reading]) -> float:
+def positive_brier(probs: Array, labels: Array, *, positive: int = 1, **read_as: Unpack[ReadAs]) -> float:
     r"""The usual Brier score of two classes: mean squared error of the probability of the positive
     class.
 
@@ -146,15 +146,15 @@ def positive_brier(probs: Array, labels: Array, *, positive: int = 1, **reading:
     Reference:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
-    given, one = _of_class(probs, labels, positive, **reading)
+    given, one = _of_class(probs, labels, positive, **read_as)
     return given.mean((one.confidence - one.correct).square())
 
 
 def _of_class(
-    probs: Array, labels: Array, positive: int, **reading: Unpack[Reading]
+    probs: Array, labels: Array, positive: int, **read_as: Unpack[ReadAs]
 ) -> tuple[Predictions, TopLabels]:
     check_positive(positive)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     if given.num_classes != 2:
         raise ValueError(
             f"a positive class exists among two classes, and probs has {given.num_classes}; "

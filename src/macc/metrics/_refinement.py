@@ -11,7 +11,7 @@ from torch import Tensor
 
 from macc.metrics._metric import metric
 from macc.metrics.folds import dealt
-from macc.metrics.inputs import Array, Predictions, Reading, predictions
+from macc.metrics.inputs import Array, Predictions, ReadAs, predictions
 from macc.metrics.temperature import best_temperature, blocks, float64_copy, tempered
 from macc.tables import PLAIN
 
@@ -30,7 +30,7 @@ _UNSEEN = 1.0
     short="refinement",
     of_answers=True,
 )
-def refinement(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def refinement(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Negative log-likelihood after temperature scaling, in nats, cross-fitted.
 
     .. math:: \frac1N \sum_{h \in \{A, B\}} \sum_{i \in h}
@@ -73,7 +73,7 @@ def refinement(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float
         Berta, Holzmüller, Jordan and Bach, *Rethinking Early Stopping: Refine, Then
         Calibrate*, 2025.
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     given = given.repeated()
     return given.mean(held_out(given).losses.to(given.labels.device))
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macc.metrics._metric import metric, takes_reading
+from macc.metrics._metric import metric, reads_inputs
 from macc.metrics.binning import ClassGaps, columns, top_labels
 from macc.metrics.blocks import Block
-from macc.metrics.inputs import Array, Reading, check_bins, predictions
+from macc.metrics.inputs import Array, ReadAs, check_bins, predictions
 from macc.tables import AREA, PERCENT, PLAIN
 
 # The squared distance between two corners of the simplex, which a row that sums to a little more
@@ -25,7 +25,7 @@ _LARGEST = 2
     streamed=lambda s: s.means.accuracy,
     prominence=0,
 )
-def accuracy(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def accuracy(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Share of samples whose most probable class is their label; the first class wins a tie.
 
     .. math:: \frac1N \sum_i 1[\arg\max_j p_{ij} = y_i]
@@ -38,7 +38,7 @@ def accuracy(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
         >>> metrics.accuracy([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]], [0, 1, 1, 1])
         0.75
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return given.mean(top_labels(given.blocks()).correct)
 
 
@@ -52,7 +52,7 @@ def accuracy(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     of_answers=True,
     of_labels=True,
 )
-def nll(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def nll(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Negative log-likelihood of the labels, in nats.
 
     .. math:: -\frac1N \sum_i \log p_{i y_i}
@@ -69,14 +69,14 @@ def nll(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
         >>> round(metrics.nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.490415
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return given.mean(-torch.cat([block.log_likelihood for block in given.blocks()]))
 
 
 @metric(
     "Brier score", PLAIN, "lower", lambda d: d.scores.brier, streamed=lambda s: s.means.brier, prominence=2
 )
-def brier(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def brier(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Brier score: squared distance to the one-hot label, summed over classes.
 
     .. math:: \frac1N \sum_i \sum_j \bigl( p_{ij} - 1[y_i = j] \bigr)^2
@@ -92,7 +92,7 @@ def brier(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     Reference:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     return given.mean(torch.cat([squared_distances(block) for block in given.blocks()]))
 
 
@@ -103,9 +103,9 @@ class BrierDecomposition(NamedTuple):
     refinement: float
 
 
-@takes_reading
+@reads_inputs
 def brier_decomposition(
-    probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]
 ) -> BrierDecomposition:
     r"""Split the Brier score into what recalibration could remove and what it could not.
 
@@ -130,7 +130,7 @@ def brier_decomposition(
         *The Comparison and Evaluation of Forecasters*, 1983.
     """
     check_bins(bins)
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     gaps = ClassGaps(given.num_classes, bins, counts=True)
     distances = []
     for block in given.blocks():
@@ -153,7 +153,7 @@ def brier_decomposition(
     part_of_above=True,
     floored=True,
 )
-def brier_calibration(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def brier_calibration(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     """The part of the Brier score that recalibration could remove.
 
     Returns:
@@ -164,7 +164,7 @@ def brier_calibration(probs: Array, labels: Array, *, bins: int = 15, **reading:
         >>> round(metrics.brier_calibration([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.3125
     """
-    return brier_decomposition(probs, labels, bins=bins, **reading).calibration
+    return brier_decomposition(probs, labels, bins=bins, **read_as).calibration
 
 
 @metric(
@@ -175,7 +175,7 @@ def brier_calibration(probs: Array, labels: Array, *, bins: int = 15, **reading:
     all_classes=True,
     part_of_above=True,
 )
-def brier_refinement(probs: Array, labels: Array, *, bins: int = 15, **reading: Unpack[Reading]) -> float:
+def brier_refinement(probs: Array, labels: Array, *, bins: int = 15, **read_as: Unpack[ReadAs]) -> float:
     """The part of the Brier score that recalibration could not remove.
 
     Returns:
@@ -186,7 +186,7 @@ def brier_refinement(probs: Array, labels: Array, *, bins: int = 15, **reading: 
         >>> round(metrics.brier_refinement([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 6)
         0.0
     """
-    return brier_decomposition(probs, labels, bins=bins, **reading).refinement
+    return brier_decomposition(probs, labels, bins=bins, **read_as).refinement
 
 
 @metric(
@@ -200,7 +200,7 @@ def brier_refinement(probs: Array, labels: Array, *, bins: int = 15, **reading: 
     all_classes=True,
     prominence=2,
 )
-def auroc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def auroc(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Area under the ROC curve, class against rest, averaged over classes.
 
     .. math:: \frac1{|J|} \sum_{j \in J} P\bigl( p_j(x) > p_j(x') \mid y = j, y' \ne j \bigr)
@@ -219,7 +219,7 @@ def auroc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     Reference:
         Provost and Domingos, *Well-Trained PETs*, 2000; the AUROC of the MACC paper's table 3.
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     areas = class_aurocs(given.matrix(), given.labels, given.weights)
     return float(areas.nanmean())
 

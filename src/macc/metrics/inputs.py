@@ -184,7 +184,7 @@ class Predictions:
         )
 
 
-class Reading(TypedDict, total=False):
+class ReadAs(TypedDict, total=False):
     """How scores and labels are read: what every metric takes beside its own knobs, and
     :func:`predictions` understands.
     """

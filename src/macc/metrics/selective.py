@@ -11,12 +11,12 @@ from torch import Tensor
 
 from macc.metrics._metric import metric
 from macc.metrics.binning import TopLabels, top_labels
-from macc.metrics.inputs import Array, Reading, predictions, sample_weights
+from macc.metrics.inputs import Array, ReadAs, predictions, sample_weights
 from macc.tables import AREA, PERCENT, PLAIN
 
 
 @metric("failure AUROC", AREA, "higher", lambda d: d.curve.failure_auroc, prominence=2)
-def failure_auroc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def failure_auroc(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Area under the ROC curve of confidence as a sign that the prediction is right.
 
     .. math:: P(c > c' \mid \text{right, wrong}) + \tfrac12 P(c = c' \mid \text{right, wrong}),
@@ -34,12 +34,12 @@ def failure_auroc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> fl
         Hendrycks and Gimpel, *A Baseline for Detecting Misclassified and Out-of-Distribution
         Examples*, ICLR 2017.
     """
-    return float(_answered(probs, labels, **reading).right_above_wrong())
+    return float(_answered(probs, labels, **read_as).right_above_wrong())
 
 
 @metric("by certainty", AREA, "higher", lambda d: d.by_certainty, of="certainty", part_of_above=True)
 def failure_auroc_by_certainty(
-    probs: Array, labels: Array, *, certainty: Array, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, certainty: Array, **read_as: Unpack[ReadAs]
 ) -> float:
     """The same with the certainty of the predicted class in place of its confidence.
 
@@ -55,16 +55,16 @@ def failure_auroc_by_certainty(
         >>> metrics.failure_auroc_by_certainty(probs, labels, certainty=[0.2, 0.1, 0.9])
         0.0
     """
-    given = predictions(probs, labels, **reading)
+    given = predictions(probs, labels, **read_as)
     scores = torch.as_tensor(certainty, dtype=torch.float64)
-    if (weights := reading.get("weights")) is not None:
+    if (weights := read_as.get("weights")) is not None:
         scores = scores[sample_weights(weights, len(scores)) > 0]
     ranked = TopLabels(scores, top_labels(given.blocks()).correct)
     return float(answered(ranked, given.weights).right_above_wrong())
 
 
 @metric("AURC", PLAIN, "lower", lambda d: d.curve.aurc)
-def aurc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def aurc(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Area under the risk-coverage curve: mean error rate when answering only the most confident.
 
     .. math:: \frac1N \sum_{k=1}^N r_k, \quad r_k = \text{error rate of the } k \text{ most confident samples}
@@ -82,11 +82,11 @@ def aurc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
     Reference:
         Geifman and El-Yaniv, *Selective Classification for Deep Neural Networks*, NeurIPS 2017.
     """
-    return float(_answered(probs, labels, **reading).area)
+    return float(_answered(probs, labels, **read_as).area)
 
 
 @metric("excess", PLAIN, "lower", lambda d: d.curve.eaurc, part_of_above=True)
-def eaurc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
+def eaurc(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
     r"""Excess AURC: :func:`aurc` above that of the best order of the same predictions.
 
     .. math:: \text{AURC} - \frac1N \sum_{k=1}^N \frac{\max(0, k - N_\text{right})}{k}
@@ -104,12 +104,12 @@ def eaurc(probs: Array, labels: Array, **reading: Unpack[Reading]) -> float:
         Geifman, Uziel and El-Yaniv, *Bias-Reduced Uncertainty Estimation for Deep Neural
         Classifiers*, ICLR 2019.
     """
-    return float(_answered(probs, labels, **reading).excess())
+    return float(_answered(probs, labels, **read_as).excess())
 
 
 @metric("error at 90 % coverage", PERCENT, "lower", lambda d: d.curve.risk_at_coverage, prominence=2)
 def risk_at_coverage(
-    probs: Array, labels: Array, *, coverage: float = 0.9, **reading: Unpack[Reading]
+    probs: Array, labels: Array, *, coverage: float = 0.9, **read_as: Unpack[ReadAs]
 ) -> float:
     r"""Error rate when the most confident share of samples is answered and the rest handed over.
 
@@ -128,11 +128,11 @@ def risk_at_coverage(
         0.333333
     """
     check_coverage(coverage)
-    return float(_answered(probs, labels, **reading).risk_at(coverage))
+    return float(_answered(probs, labels, **read_as).risk_at(coverage))
 
 
 @metric("coverage at 5 % error", PERCENT, "higher", lambda d: d.curve.coverage_at_risk)
-def coverage_at_risk(probs: Array, labels: Array, *, risk: float = 0.05, **reading: Unpack[Reading]) -> float:
+def coverage_at_risk(probs: Array, labels: Array, *, risk: float = 0.05, **read_as: Unpack[ReadAs]) -> float:
     r"""Largest share of samples that a confidence threshold can answer within an error rate.
 
     .. math:: \max \Bigl\{ \tfrac kN : r_k \le \text{risk}, \; c_{(k)} > c_{(k+1)} \Bigr\}
@@ -149,7 +149,7 @@ def coverage_at_risk(probs: Array, labels: Array, *, risk: float = 0.05, **readi
         0.5
     """
     check_risk(risk)
-    return float(_answered(probs, labels, **reading).coverage_at(risk))
+    return float(_answered(probs, labels, **read_as).coverage_at(risk))
 
 
 def answered_samples(coverage: float, num_samples: float) -> int:
@@ -273,6 +273,6 @@ def answered(top: TopLabels, weights: Tensor | None = None) -> Answered:
     return Answered(samples, wrong, harmonic)
 
 
-def _answered(probs: Array, labels: Array, **reading: Unpack[Reading]) -> Answered:
-    given = predictions(probs, labels, **reading)
+def _answered(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> Answered:
+    given = predictions(probs, labels, **read_as)
     return answered(top_labels(given.blocks()), given.weights)
