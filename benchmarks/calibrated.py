@@ -196,7 +196,9 @@ def _level(study: Study, results: Sequence[Result]) -> str:
 
 
 def small() -> str:
-    """What is better than cross-entropy on digits and fixed features, after a temperature each."""
+    """What is better than cross-entropy on digits and fixed features, after a temperature each:
+    what a sentence begins with, or nothing where none was run.
+    """
     parts = []
     for study, results in columns():
         for result in results:
@@ -209,7 +211,7 @@ def small() -> str:
                 f"{study.title}: better {', '.join(better) or 'none'}, "
                 f"worse {', '.join(worse) or 'none'} of {len(marks)}"
             )
-    return "; ".join(parts)
+    return "".join(f"NLL after it, on {part}; " for part in parts)
 
 
 def draw(path: Path) -> None:

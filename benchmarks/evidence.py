@@ -654,7 +654,7 @@ def which() -> str:
         f"mean ECE of {networks} networks of CIFAR-10 and CIFAR-100: {raw} as trained, {mended} after it |",
         *(f"| {' | '.join(row)} |" for row in fashion.advice()),
         "| a small network, or a classifier on fixed features | the task loss, then a temperature; try MACC only beside it | "
-        f"NLL after it, significantly: {calibrated.small()}; as trained, MACC is significantly better than its task loss "
+        f"{calibrated.small()}as trained, MACC is significantly better than its task loss "
         f"{marked['+']} times and worse {marked['-']} times in {sum(marked.values())} comparisons |",
     ]
     return "\n".join(lines)
