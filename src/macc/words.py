@@ -29,6 +29,9 @@ ARGUMENTS = {
     "probs": "Probabilities ``(N, K)``, or ``(N,)`` of class 1 of two; a tensor, an array or lists.",
     "resamples": "Number of bootstrap resamples, at least 100.",
     "seed": "Seed of the resamples; the same seed gives the same report.",
+    "sync": "Whether to use the batch of all processes.",
+    "warmup": "Training steps over which the term is faded in; see :class:`macc.losses.Penalty`.",
+    "weight": "A weight per class, ``(K,)``; see :class:`macc.losses.Task`.",
     "weights": "How often each sample counts, ``(N,)``, at least 0; whole weights are repeated samples.",
 }
 """What arguments mean where a docstring does not say more; :func:`documented` puts it there."""
@@ -145,6 +148,8 @@ def documented(function: F) -> F:
     )
     shared = {name: f"{meaning}\n" for name, meaning in ARGUMENTS.items()}
     named = [name for name in inspect.signature(function).parameters if name in {**shared, **own}]
+    if not named:
+        return function
     block = "Args:\n" + "".join(f"    {name}: {own.get(name) or shared[name]}" for name in named)
     if section:
         text = f"{text}\n".replace(section[0], block)

@@ -12,6 +12,7 @@ from torch import Tensor
 from macc import posthoc
 from macc.heads import LogitMoments
 from macc.metrics import Calibration, headline
+from macc.words import documented
 
 try:
     from lightning.pytorch import Callback
@@ -21,6 +22,7 @@ except ImportError as error:
     ) from error
 
 
+@documented
 class Calibrate(Callback):
     """Log streaming calibration metrics of each validation epoch, and fit a calibrator when
     training ends.
@@ -37,7 +39,6 @@ class Calibrate(Callback):
 
     Args:
         num_classes: Number of classes K.
-        bins: Number of bins.
         method: Name of a calibrator of :mod:`macc.posthoc`, ``"auto"`` to choose by
             cross-validation, or None.
         path: File to save the calibrator to, as JSON; :func:`macc.posthoc.load` reads it.

@@ -13,6 +13,7 @@ from macc.losses import BatchPenalty, Criterion, Penalty
 from macc.metrics import evaluate, evaluate_labels, headline
 from macc.metrics.intervals import Estimate
 from macc.metrics.labels import of_label
+from macc.words import documented
 
 try:
     from transformers import TrainerCallback
@@ -134,6 +135,7 @@ def _detached(logits: Tensor | LogitMoments) -> Tensor | LogitMoments:
     )
 
 
+@documented
 def metrics(
     names: Iterable[str] | None = None, *, bins: int = 15, intervals: bool = True
 ) -> Callable[[Any], dict[str, float]]:
@@ -145,7 +147,6 @@ def metrics(
     Args:
         names: Names of metrics of :mod:`macc.metrics`; the headline ones by default, and of labels
             ``nll``, ``brier`` and ``ece``.
-        bins: Number of bins.
         intervals: Whether to give the ends of 95 % intervals too, as ``ece_low`` and ``ece_high``.
 
     Returns:

@@ -37,7 +37,6 @@ class ACLS(Penalty):
             Tiny-ImageNet.
         top: Weight λ₁ of the largest logit.
         others: Weight λ₂ of the others.
-        warmup: Training steps over which the term is faded in.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels are not used.

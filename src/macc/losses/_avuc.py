@@ -50,8 +50,6 @@ class AvUC(BatchPenalty):
         threshold: The largest entropy of a certain prediction; by default the middle between the
             mean entropies of right and of wrong predictions in the batch. The authors take it from
             the epoch before.
-        warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes.
 
     Returns:
         Scalar, at least 0.

@@ -16,9 +16,6 @@ class Brier(Task):
 
     .. math:: \frac1N \sum_i \sum_k (s_i[k] - \mathbb 1[y_i = k])^2
 
-    Args:
-        weight: A weight per class, ``(K,)``.
-
     Returns:
         Scalar in ``[0, 2]``. Labels may be class probabilities ``(N, K)``.
 

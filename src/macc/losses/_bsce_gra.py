@@ -26,7 +26,6 @@ class BSCEGRA(Task):
 
     Args:
         gamma: The power of the error, at least 0; 0 is cross-entropy.
-        weight: A weight per class, ``(K,)``.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``. Its gradient is not the

@@ -32,9 +32,6 @@ class CLUE(Penalty):
     :math:`\alpha L + (1 - \alpha)(L - u)^2`, which is ``CrossEntropy() + w * CLUE()`` with
     :math:`w = (1 - \alpha) / \alpha`.
 
-    Args:
-        warmup: Training steps over which the term is faded in.
-
     Returns:
         Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``.
 

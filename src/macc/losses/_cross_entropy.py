@@ -27,7 +27,6 @@ class CrossEntropy(Task):
 
     Args:
         scale: What the logits are multiplied by, in [0.001, 1000].
-        weight: A weight per class, ``(K,)``, as in ``nn.CrossEntropyLoss``.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``.

@@ -18,10 +18,6 @@ class DCA(BatchPenalty):
 
     .. math:: \Bigl| \frac1N \sum_i \max_k s_i[k] - \frac1N \sum_i \mathbb 1[\hat y_i = y_i] \Bigr|
 
-    Args:
-        warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes.
-
     Returns:
         Scalar in ``[0, 1]``.
 

@@ -31,7 +31,6 @@ class DualFocal(Task):
 
     Args:
         gamma: How strongly easy samples are discounted, at least 0; 0 is cross-entropy.
-        weight: A weight per class, ``(K,)``.
 
     Returns:
         Scalar in ``[0, ∞)``.

@@ -30,9 +30,6 @@ class EntropyPenalty(Penalty):
     Beside a task of independent labels it is the mean over labels too, of :math:`\log 2 - H` with
     the entropy of each label's sigmoid.
 
-    Args:
-        warmup: Training steps over which the term is faded in.
-
     Returns:
         Scalar in ``[0, log K]``. Labels are not used.
 

@@ -25,9 +25,6 @@ class FLSD(Task):
     The exponent is chosen from ``s`` without a gradient. Published codes take the exponent above
     0.5 from the command line; where that is 3, as the paper says, they agree with this.
 
-    Args:
-        weight: A weight per class, ``(K,)``.
-
     Returns:
         Scalar in ``[0, ∞)``.
 

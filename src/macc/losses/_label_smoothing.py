@@ -23,7 +23,6 @@ class LabelSmoothing(Task):
     Args:
         alpha: Probability mass to spread, in ``[0, 1]``.
         over: ``"others"`` or ``"all"``.
-        weight: A weight per class, ``(K,)``; see :class:`Task`.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels may be class probabilities ``(N, K)``, softened further.

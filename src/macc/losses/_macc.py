@@ -48,10 +48,6 @@ class MACC(BatchPenalty):
     label is where its mean certainty is its mean confidence, and with it about the frequency of the
     label.
 
-    Args:
-        warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes.
-
     Returns:
         Scalar in ``[0, 1]``. Labels are not used.
 

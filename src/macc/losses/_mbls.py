@@ -21,7 +21,6 @@ class MbLS(Penalty):
 
     Args:
         margin: The distance ``m`` that costs nothing, at least 0.
-        warmup: Training steps over which the term is faded in.
 
     Returns:
         Scalar in ``[0, ∞)``. Labels are not used.

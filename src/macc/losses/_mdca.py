@@ -22,10 +22,6 @@ class MDCA(BatchPenalty):
     Beside a task of independent labels, ``s`` is the sigmoid of each logit and the frequency that
     of its label.
 
-    Args:
-        warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes.
-
     Returns:
         Scalar in ``[0, 1]``. Labels may be class probabilities ``(N, K)``.
 

@@ -68,7 +68,6 @@ class MMCE(BatchPenalty):
         weighted: Whether right and wrong samples count the same, whatever their numbers.
         legacy: Divide twice, as published codes do; for the weighted form.
         width: Width of the kernel.
-        warmup: Training steps over which the term is faded in.
         sync: Whether to use the batch of all processes. Their sizes are exchanged first, which
             waits for the device once a step; the other penalties do not.
 

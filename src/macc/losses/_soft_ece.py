@@ -34,11 +34,8 @@ class SoftECE(BatchPenalty):
         S_b (A_b - C_b) = \frac1N \sum_i g_{ib} (a_i - c_i)
 
     Args:
-        bins: Number of bins.
         temperature: The width ``T`` of the bins' borders, in squared confidence.
         norm: ``q``, 1 or 2; with 2, 10⁻¹⁰ under the root keeps its slope finite.
-        warmup: Training steps over which the term is faded in.
-        sync: Whether to use the batch of all processes.
 
     Returns:
         Scalar in ``[0, 1]``, rounding aside.

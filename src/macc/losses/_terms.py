@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from macc.heads import LogitMoments
 from macc.losses._checks import Output, check_flag, check_labels, check_logits, check_number, check_targets
 from macc.losses._dense import as_rows
+from macc.words import documented
 
 
 class _Summand:
@@ -50,6 +51,8 @@ class Term(_Summand, nn.Module, ABC):
         super().__init_subclass__()
         if "label" not in vars(cls):
             cls.label = cls.__name__
+        if cls.__doc__:
+            documented(cls)
 
     @abstractmethod
     def measure(self, output: Output, labels: Tensor) -> Tensor:
@@ -207,14 +210,8 @@ class Penalty(Term):
         self.counter = None  # a copy is not the one that is counted
 
     def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
-        """The penalty of a batch, times its share of the warm-up.
-
-        Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction
-                ``(N, K, H, W)``.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them;
-                of dense prediction ``(N, H, W)`` or ``(N, K, H, W)``.
-            ignore_index: The label of samples or pixels to leave out, often 255 or -100.
+        """The penalty of a batch, times its share of the warm-up. The arguments are those of
+        :meth:`Task.forward`.
         """
         output, labels = as_rows(output, labels, ignore_index)
         return self.faded(self.measure(output, labels))
@@ -365,13 +362,8 @@ class Criterion(_Summand, nn.Module):
         is left out where ``output`` is plain logits, with a warning the first time. In training
         that is an error.
 
-        Args:
-            output: Logits ``(N, K)`` or :class:`macc.LogitMoments`; of dense prediction
-                ``(N, K, H, W)``.
-            labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where every term allows
-                them; of dense prediction ``(N, H, W)`` or ``(N, K, H, W)``. Every term sees the
-                pixels as rows, a module of your own too.
-            ignore_index: The label of samples or pixels to leave out, often 255 or -100.
+        The arguments are those of :meth:`Task.forward`. Every term sees pixels as rows, a module of
+        your own too.
         """
         output, labels = as_rows(output, labels, ignore_index)
         total = cast("Tensor", self.task(output, labels))
