@@ -80,9 +80,11 @@ def tempered(logits: Tensor, temperature: float | Tensor) -> Tensor:
     return logits.log_softmax(1)
 
 
-def blocks(rows: Tensor) -> Iterator[slice]:
-    """Neighbouring rows that fit into the cache together."""
-    step = max(1, _BLOCK_ELEMENTS // rows.shape[1])
+def blocks(rows: Tensor, *, elements: int = _BLOCK_ELEMENTS) -> Iterator[slice]:
+    """Neighbouring rows of at most so many elements; by default those that fit into the cache
+    together.
+    """
+    step = max(1, elements // rows.shape[1])
     return (slice(start, start + step) for start in range(0, len(rows), step))
 
 

@@ -14,12 +14,12 @@ classes taken for each other) do not loosen the penalty of all others.
 
 The search is L-BFGS that begins with the curvature of each class instead of the identity: these
 blocks of the Hessian are Gram matrices of the few samples that are undecided about the class, made
-once. What it learns of the curvature goes over to the next penalties. Ten to twenty passes over the
-data are enough where plain L-BFGS takes thousands.
+once. What it learns of the curvature goes over to the next penalties, and so does the loss where it
+stands. Ten to twenty passes over the data are enough where plain L-BFGS takes thousands.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -35,12 +35,17 @@ _TAILS = 3.0
 _STRIDES = (1.5, 1.5)
 # Samples for each class below which penalties begin higher.
 _FEW = 60
-# The largest slope in coordinates of curvature 1, where 0.001 is a thousandth of a standard error.
-_ROUGH, _FINE, _EXACT = 0.3, 3e-3, 1e-3
+# What the next step promises, in nats of all samples together, when a search may stop. In the end
+# that is so little for each number that they lie about a thousandth of their standard errors from
+# the optimum. In float32 the search goes so far that float64 hardly ever has more to do than to
+# look.
+_ROUGH = 0.1
+_FINE, _EXACT = 4e-7, 5e-7
 # Of samples less undecided about a class than this, the diagonal of the curvature is enough.
 _UNDECIDED = 1e-2
 # Blocks of more classes would fill the memory (K ** 3 numbers); their diagonals have to do.
 _MOST_BLOCKS = 256
+_MANY_ELEMENTS = 2**21
 _OWN, _OTHER, _OFFSET = range(3)
 # How many steps L-BFGS remembers, the most that it takes, and how often it halves one.
 _MEMORY, _MOST_STEPS, _HALVINGS = 20, 1000, 20
@@ -180,7 +185,8 @@ class Problem:
         blocked = self.mixes and self.classes <= _MOST_BLOCKS
         grams = self.features.new_zeros(self.classes, size, size) if blocked else None
         between = self.features.new_zeros(self.classes)
-        for part in blocks(self.features):
+        # Gram matrices of many rows at once are faster.
+        for part in blocks(self.features, elements=_MANY_ELEMENTS):
             features = self.features[part]
             probs = self.scores(features, weights).softmax(1)
             counts = probs - probs.square()
@@ -260,14 +266,13 @@ def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Fi
     )
     chosen = [i for i, cost in enumerate(given) if cost is None and bool((groups == i).any())]
     weights = torch.ones_like(groups, dtype=torch.float64)
-    change = torch.zeros_like(weights)
-    pairs: deque[tuple[Tensor, Tensor]] = deque(maxlen=_MEMORY)
+    costs = scales[groups]
+    search = _Search(rough, torch.zeros_like(costs))
     for stride in _STRIDES if chosen else ():
-        costs = scales[groups] * weights
         root = _root(curvature, costs)
-        change, _ = _fit([(rough, _ROUGH)], root, costs, change, pairs)
+        search.descend(root, costs, _ROUGH)
         variance = _variance(root)
-        squares, determined = change.square(), 1 - costs * variance
+        squares, determined = search.at.double().square(), 1 - costs * variance
         for i in chosen:
             free = (groups == i) & problem.present[:, None]
             size = float((weights * squares)[free].sum())
@@ -277,11 +282,16 @@ def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Fi
             scales[i] = before * (rule / before) ** stride if before else rule
             tails = (_TAILS + 1) / (_TAILS + scales[i] * (squares + variance))
             weights = torch.where(free, tails, weights)
-    costs = scales[groups] * weights
-    last = problem if objective == "nll" else problem.of_brier()
-    root = _root(curvature.double(), costs)
-    change, notes = _fit([(last.single(), _FINE), (last, _EXACT)], root, costs, change, pairs)
-    numbers = change.numpy()
+        former, costs = costs, scales[groups] * weights
+    root = _rescaled(root, curvature, former, costs) if chosen else _root(curvature, costs)
+    last = problem
+    if objective == "brier":
+        last = problem.of_brier()
+        search = _Search(last.single(), search.at, search.pairs)
+    notes = search.descend(root, costs, _FINE * costs.numel())
+    search = _Search(last, search.at, search.pairs)
+    notes += search.descend(root, costs, _EXACT * costs.numel())
+    numbers = search.at.numpy()
     own = np.diagonal(numbers).copy() if problem.mixes else numbers[:, 0]
     other = numbers[:, :-1] * (1 - np.eye(classes)) if problem.mixes else None
     penalties = scales[[i for i in range(3) if bool((groups == i).any())]].numpy()
@@ -292,16 +302,27 @@ def _root(curvature: Tensor, costs: Tensor) -> Tensor:
     """The Cholesky root of curvature and penalties, class by class; the square root where there are
     diagonals only.
     """
-    blocked, costs = curvature.ndim == 3, costs.to(curvature)
-    # A class without samples and without penalty has no curvature at all; rounding may leave a
-    # little less than none.
-    least = costs + 1e-6 * (1 + (curvature.diagonal(dim1=1, dim2=2) if blocked else curvature))
-    if not blocked:
-        return (curvature + least).sqrt()
+    diagonals = _diagonals(curvature, costs)
+    if curvature.ndim == 2:
+        return diagonals.sqrt()
     total = curvature.clone()
-    total.diagonal(dim1=1, dim2=2).add_(least)
+    total.diagonal(dim1=1, dim2=2).copy_(diagonals)
     root: Tensor = torch.linalg.cholesky(total)
     return root
+
+
+def _rescaled(root: Tensor, curvature: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """About the root for other penalties than it was made with: that of the same correlations."""
+    scales = (_diagonals(curvature, after) / _diagonals(curvature, before)).sqrt()
+    return root * (scales if root.ndim == 2 else scales[:, :, None])
+
+
+def _diagonals(curvature: Tensor, costs: Tensor) -> Tensor:
+    """The diagonals of curvature and penalties, ``(K, width)``."""
+    own = curvature if curvature.ndim == 2 else curvature.diagonal(dim1=1, dim2=2)
+    # A class without samples and without penalty has no curvature at all; rounding may leave a
+    # little less than none.
+    return own + costs.to(curvature) + 1e-6 * (1 + own)
 
 
 def _variance(root: Tensor) -> Tensor:
@@ -311,82 +332,95 @@ def _variance(root: Tensor) -> Tensor:
     return torch.cholesky_inverse(root).diagonal(dim1=1, dim2=2).double()
 
 
-def _solved(root: Tensor, right: Tensor, *, half: bool = False) -> Tensor:
-    """The solution of curvature times x equals the right side, ``(K, width)``; or of the root
-    alone, half the way.
-    """
+def _solved(root: Tensor, right: Tensor) -> Tensor:
+    """The solution of curvature times x equals the right side, ``(K, width)``."""
     if root.ndim == 2:
-        return right / root if half else right / root.square()
-    result: Tensor = torch.linalg.solve_triangular(root, right[:, :, None], upper=False)
-    if not half:
-        result = torch.linalg.solve_triangular(root.mT, result, upper=True)
-    return result[:, :, 0]
+        return right / root.square()
+    half = torch.linalg.solve_triangular(root, right[:, :, None].to(root), upper=False)
+    result: Tensor = torch.linalg.solve_triangular(root.mT, half, upper=True)
+    return result[:, :, 0].to(right)
 
 
-def _fit(
-    stages: Sequence[tuple[Problem, float]],
-    root: Tensor,
-    costs: Tensor,
-    start: Tensor,
-    pairs: deque[tuple[Tensor, Tensor]],
-) -> tuple[Tensor, tuple[str, ...]]:
-    """The numbers of least penalised loss, by L-BFGS around the curvature that is known; and notes.
+class _Search:
+    """L-BFGS around a curvature that is known.
 
     With that a step of length 1 is nearly always right, so a step takes one pass over the data.
+    What it has seen of the loss stays true when penalties change.
 
     Args:
-        stages: The problem in rising precision, and the largest slope at which a stage ends, in
-            standard errors.
-        root: What :func:`_root` gave.
-        costs: The penalty of each number.
-        start: Where to begin.
-        pairs: Earlier steps and the change of the loss's slope by each, whatever the penalties
-            were; gets new ones.
+        problem: What to fit to.
+        at: Where to begin, ``(K, width)``.
+        pairs: Earlier steps, and the change of the loss's slope by each.
     """
-    at, steps = start, 0
-    for problem, tolerance in stages:
-        precision = problem.features.dtype
-        at, root, costs = (each.to(precision) for each in (at, root, costs))
-        value, slope = problem.loss(at)
+
+    def __init__(self, problem: Problem, at: Tensor, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+        self.problem = problem
+        self.at = at.to(problem.features)
+        self.value, self.slope = problem.loss(self.at)
+        self.pairs = deque(((step.to(self.at), change.to(self.at)) for step, change in pairs), maxlen=_MEMORY)
+        self.steps = 0
+
+    def descend(self, root: Tensor, costs: Tensor, tolerance: float) -> tuple[str, ...]:
+        """Go to the numbers of least penalised loss; what is returned are notes.
+
+        Args:
+            root: What :func:`_root` gave.
+            costs: The penalty of each number.
+            tolerance: How much of the penalised loss is not worth a step.
+        """
+        costs = costs.to(self.at) * self.problem.present[:, None]
+        known = deque((_bend(step, change, costs) for step, change in self.pairs), maxlen=_MEMORY)
         while True:
-            whole = slope + costs * at * problem.present[:, None]
-            if float(_solved(root, whole, half=True).abs().max()) <= tolerance:
-                break
-            if steps == _MOST_STEPS:
-                return at.double(), (f"the search was stopped after {steps} steps, before its end",)
-            steps += 1
-            known = [(moved.to(precision), change.to(precision) + costs * moved) for moved, change in pairs]
-            step = _towards_minimum(whole, root, known)
-            before, down = value + _penalty(costs, at), float((step * whole).sum())
+            slope = self.slope + costs * self.at
+            step = _towards_minimum(slope, root, known)
+            down = float((step * slope).sum(dtype=torch.float64))
+            if -down / 2 <= tolerance:
+                return ()
+            if self.steps == _MOST_STEPS:
+                return (f"the search was stopped after {self.steps} steps, before its end",)
+            self.steps += 1
+            before = self.value + _penalty(costs, self.at)
             for _ in range(_HALVINGS):
-                value, after = problem.loss(at + step)
-                if value + _penalty(costs, at + step) <= before + 1e-4 * down:
+                value, after = self.problem.loss(self.at + step)
+                if value + _penalty(costs, self.at + step) <= before + 1e-4 * down:
                     break
                 step, down = step / 2, down / 2
             else:
                 # Rounding hides what is left to gain.
-                break
-            pairs.append((step, after - slope))
-            at, slope = at + step, after
-    return at.double(), ()
+                return ()
+            self.pairs.append((step, after - self.slope))
+            known.append(_bend(*self.pairs[-1], costs))
+            self.at, self.value, self.slope = self.at + step, value, after
 
 
 def _penalty(costs: Tensor, at: Tensor) -> float:
     return float((costs * at.square()).sum(dtype=torch.float64)) / 2
 
 
-def _towards_minimum(slope: Tensor, root: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+class _Bend(NamedTuple):
+    """A step, the change of the penalised slope by it, and the product of both."""
+
+    step: Tensor
+    change: Tensor
+    product: float
+
+
+def _bend(step: Tensor, change: Tensor, costs: Tensor) -> _Bend:
+    change = change + costs * step
+    return _Bend(step, change, float((step * change).sum()))
+
+
+def _towards_minimum(slope: Tensor, root: Tensor, known: Iterable[_Bend]) -> Tensor:
     """The step of L-BFGS: minus the slope times the inverse curvature, which earlier steps
     correct.
     """
     # Where the Brier score is not convex, a step may tell nothing.
-    pairs = [(moved, change) for moved, change in pairs if float((moved * change).sum()) > 0]
-    sizes = [(moved * change).sum() for moved, change in pairs]
+    known = [bend for bend in known if bend.product > 0]
     step, counts = -slope, []
-    for (moved, change), size in zip(reversed(pairs), reversed(sizes), strict=True):
-        counts.append((moved * step).sum() / size)
-        step = step - counts[-1] * change
+    for bend in reversed(known):
+        counts.append(float((bend.step * step).sum()) / bend.product)
+        step = step - counts[-1] * bend.change
     step = _solved(root, step)
-    for (moved, change), size, count in zip(pairs, sizes, reversed(counts), strict=True):
-        step = step + (count - (change * step).sum() / size) * moved
+    for bend, count in zip(known, reversed(counts), strict=True):
+        step = step + (count - float((bend.change * step).sum()) / bend.product) * bend.step
     return step
