@@ -1,6 +1,7 @@
 """Optuna on an SQLite file, with trainings that are made up; addresses without their passwords."""
 
 import time
+from errno import ENOSPC
 
 import pytest
 
@@ -49,6 +50,39 @@ class TestStudies:
         assert sorted(job.point for job in seen) == sorted(job.point for job in jobs_of(ledger, "M"))
         assert study.states() == ["COMPLETE"] * 4
         assert study.done
+
+    def test_tables_whose_making_was_stopped_are_made_again(self, tmp_path):
+        from sqlalchemy import event
+        from sqlalchemy.engine import Engine
+
+        address = f"sqlite:///{tmp_path / 'study.db'}"
+
+        def stop(connection, cursor, statement, *_):
+            if statement.startswith("CREATE UNIQUE INDEX"):
+                raise KeyboardInterrupt
+
+        event.listen(Engine, "before_cursor_execute", stop)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                search.open_storage(address, tmp_path)
+        finally:
+            event.remove(Engine, "before_cursor_execute", stop)
+        storage = search.open_storage(address, tmp_path)
+        for _ in range(2):
+            self.study(tmp_path, storage)[1].enqueue()
+
+        assert len(storage.get_all_studies()) == 1
+        search.close_storage(storage)
+
+    def test_a_full_disk_leaves_no_tables_and_says_so(self, tmp_path, monkeypatch):
+        def refuse(*_):
+            raise OSError(ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("macc.io.writing.check_space", refuse)
+        with pytest.raises(ValueError, match="is full .* the same command again"):
+            search.open_storage(f"sqlite:///{tmp_path / 'study.db'}", tmp_path)
+
+        assert not (tmp_path / "study.db").exists()
 
     def test_a_trial_that_another_worker_finished_is_no_crash(self, tmp_path, storage):
         ledger, study = self.study(tmp_path, storage)

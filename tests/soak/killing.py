@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
-from helpers.postgres import Server
+from helpers.postgres import NoServerError, Server
 from soak.scenarios import Scenario
 
 # A kill after a time, or at a file event; a limit on the size of files, or a disk that is full; two
@@ -206,7 +206,7 @@ class Campaign:
                 if ended(child(self.scenario.act, place)):
                     return kind, kills, f"it did not end well: {self.said()}"
                 return kind, kills, difference(contents(place), self.whole)
-        except BadEndError as error:
+        except (BadEndError, NoServerError) as error:
             return kind, kills, str(error)
         finally:
             end_all()
@@ -257,7 +257,7 @@ class Campaign:
         time.sleep(draw.uniform(0, 2))
         if draw.random() < 1 / 3:
             os.kill(process, signal.SIGKILL)
-        self.server.start()
+        self.server.start(PATIENCE)
         return kills + (ended(process) == -signal.SIGKILL)
 
 

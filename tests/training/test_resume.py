@@ -19,7 +19,7 @@ from helpers import killed
 from macc import training
 from macc.cli import displays
 from macc.io import writing
-from macc.training import checkpoints
+from macc.training import checkpoints, fitting
 from macc.training import loading as recipes
 
 # What must not differ; the rest are seconds and the names of folders.
@@ -127,6 +127,27 @@ def stop_after(monkeypatch, epochs):
             raise Stopped
 
     monkeypatch.setattr(Recorder, "epoch", epoch)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_one_that_stopped_at_its_metrics_ends_like_any_other(tmp_path, monkeypatch, written):
+    whole = training.fit(small(), out=tmp_path / "whole")
+    write = fitting.write_json
+
+    def stop(path, value):
+        if written or path.name != "metrics.json":
+            write(path, value)
+        if path.name == "metrics.json":
+            raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "write_json", stop)
+        with pytest.raises(Stopped):
+            training.fit(small(), out=tmp_path / "stopped")
+    run = training.fit(small(), out=tmp_path / "stopped")
+
+    assert result(tmp_path / "stopped") == result(tmp_path / "whole")
+    assert run.path.name == whole.path.name
 
 
 @pytest.fixture

@@ -24,8 +24,11 @@ from macc.experiments.columns import column
 from macc.experiments.grid import Point, Value
 from macc.experiments.ledger import Job, Ledger
 from macc.experiments.spec import Method
+from macc.io.writing import full_disk_explained, write_bytes
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import optuna
 
 HEARTBEAT_SECONDS = 10
@@ -132,6 +135,7 @@ def open_storage(
     full = address.replace("postgresql://", "postgresql+psycopg://", 1)
     with _quiet(), locked(folder):
         try:
+            _create_file(full)
             return Storage(
                 full,
                 engine_kwargs={"connect_args": {"timeout": 60}}
@@ -150,6 +154,28 @@ def open_storage(
             raise ValueError(f"{hidden(address)} is no address of a database") from None
         except SQLAlchemyError as error:
             raise NoDatabaseError(f"cannot use {hidden(address)}: {_reason(error, address)}") from None
+
+
+def _create_file(address: str) -> None:
+    """Write an SQLite file with all tables, if there is none: whole or not at all.
+
+    SQLite commits each table and each index by itself. A process that was killed between them, or
+    found the disk full, left tables that may have two studies of one name.
+    """
+    from optuna.storages import RDBStorage
+    from sqlalchemy import make_url
+
+    url = make_url(address)
+    path = Path(url.database or ":memory:")
+    if not url.drivername.startswith("sqlite") or not path.parent.is_dir() or path.name == ":memory:":
+        return
+    if path.exists() and path.stat().st_size:
+        return
+    made = RDBStorage("sqlite://")  # in memory
+    tables = cast("sqlite3.Connection", made.engine.raw_connection().driver_connection)
+    with full_disk_explained(path.parent):
+        write_bytes(path, tables.serialize())
+    close_storage(made)
 
 
 def close_storage(storage: "optuna.storages.RDBStorage") -> None:

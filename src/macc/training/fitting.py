@@ -200,8 +200,6 @@ def fit(
                         learner, whole, run, twin, Run(run_path(out, twin, twin_key)), twin_key, count
                     )
             _finish(learner, whole, run, run, recipe, count)
-            if accelerator.is_main_process:
-                shutil.rmtree(run.path / "candidates", ignore_errors=True)
             epoch = chosen_epoch(learner.history, recipe.selection)
             display.say(f"weights of epoch {epoch} ({recipe.selection})")
             _say_how_calibrated(display, run)
@@ -389,7 +387,7 @@ def _finish(
     if kept.is_file():
         checkpoints.load_module(learner.model, load_file(kept), kept)
     else:
-        # Killed after the weights had got their last name.
+        # Killed after the weights had got their last name, and before the metrics had theirs.
         checkpoints.load_module(whole, run.weights(), best)
     learner.accelerator.wait_for_everyone()
     if main:
@@ -409,6 +407,8 @@ def _finish(
         calibrator.save(run.path / "calibrator.json", classes=learner.data.classes)
         logits, labels = found["test"]
         measured["calibrated"] = {"test": measure(calibrator(logits.double()), labels, resamples)}
+    # Not afterwards: nobody tidies up a finished run.
+    shutil.rmtree(run.path / "candidates", ignore_errors=True)
     write_json(run.path / "metrics.json", measured)
 
 
