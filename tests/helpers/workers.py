@@ -17,6 +17,8 @@ PENALTIES = (
     "MMCE",
     "MMCE(weighted=False)",
     "MMCE(legacy=True)",
+    "MACC of labels",
+    "MDCA of labels",
 )
 ROWS = 30
 
@@ -29,9 +31,13 @@ def model_and_batch():
 
 
 def penalty(text, *, sync=True):
-    term = losses.parse(f"CrossEntropy + {text}").penalties[0].penalty
-    term.sync = sync
-    return term
+    """Of logits and classes; of labels each class is one, and one more of each row is unknown."""
+    name, of_labels, _ = text.partition(" of labels")
+    term = losses.parse(f"{'BinaryCrossEntropy' if of_labels else 'CrossEntropy'} + {name}").penalties[0]
+    term.penalty.sync = sync
+    if not of_labels:
+        return term
+    return lambda output, y: term(output, torch.eye(4)[y] - torch.eye(4)[(y + 1) % 4], ignore_index=-1)
 
 
 def shard(rank, world):

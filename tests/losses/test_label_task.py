@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import macc
 import reference
@@ -169,3 +170,81 @@ def test_one_logit_trains_with_macc_as_in_the_plain_loop():
 
     assert criterion.parts(model(x), y)["MACC"].item() < 0.3 * start
     assert float(((model.eval()(x)[:, 0] > 0) == (y == 1)).float().mean()) > 0.9
+
+
+class TestUnknownLabels:
+    """Single labels are ignored: of each sample those that are known count."""
+
+    KNOWN = torch.rand(30, 4, generator=torch.Generator().manual_seed(3)) < 0.7
+    GIVEN = torch.where(KNOWN, LABELS, -1)
+
+    def test_a_task_is_the_mean_over_the_known(self):
+        weight = torch.tensor([1.0, 2, 3, 4])
+        leaf = OUTPUT.mean.clone().requires_grad_()
+        value = losses.BinaryCrossEntropy(pos_weight=weight)(leaf, self.GIVEN, ignore_index=-1)
+        value.backward()
+        each = F.binary_cross_entropy_with_logits(
+            OUTPUT.mean, LABELS.double(), pos_weight=weight.double(), reduction="none"
+        )
+
+        torch.testing.assert_close(value, each[self.KNOWN].mean())
+        assert torch.equal(leaf.grad != 0, self.KNOWN)
+        logits, labels = OUTPUT.mean[self.KNOWN].tolist(), LABELS[self.KNOWN].tolist()
+        focal = losses.BinaryFocal(gamma=2)(OUTPUT, self.GIVEN.double(), ignore_index=-1)
+        assert float(focal) == pytest.approx(reference.binary_focal(logits, labels, 2, 1), rel=1e-12)
+
+    @pytest.mark.parametrize("name", ["MACC", "MDCA", "EntropyPenalty"])
+    def test_a_penalty_takes_each_label_from_where_it_is_known(self, name):
+        criterion = losses.parse(f"BinaryCrossEntropy + 2*{name}")
+        rows = [self.KNOWN[:, k] for k in range(4)]
+        of_each = [
+            criterion.parts(
+                macc.LogitMoments(*(part[rows[k], k : k + 1] for part in OUTPUT)), LABELS[rows[k], k]
+            )
+            for k in range(4)
+        ]
+        counts = (
+            torch.tensor([int(each.sum()) for each in rows]) if name == "EntropyPenalty" else torch.ones(4)
+        )
+        expected = sum(float(each[name] * count) for each, count in zip(of_each, counts, strict=True))
+
+        found = criterion.parts(OUTPUT, self.GIVEN, ignore_index=-1)[name]
+        assert float(found) == pytest.approx(expected / float(counts.sum()), rel=1e-12)
+        total, parts = criterion.measured(OUTPUT, self.GIVEN, ignore_index=-1)
+        torch.testing.assert_close(total, criterion(OUTPUT, self.GIVEN, ignore_index=-1))
+        torch.testing.assert_close(total, parts["BinaryCrossEntropy"] + 2 * found)
+
+    def test_maps_with_and_without_an_axis_of_the_one_label(self):
+        criterion = losses.BinaryCrossEntropy() + losses.MACC()
+        maps = macc.LogitMoments(*(part.reshape(2, 3, 5, 4).movedim(-1, 1) for part in OUTPUT))
+        labels = self.GIVEN.reshape(2, 3, 5, 4).movedim(-1, 1)
+        torch.testing.assert_close(
+            criterion(maps, labels, ignore_index=-1), criterion(OUTPUT, self.GIVEN, ignore_index=-1)
+        )
+
+        one = macc.LogitMoments(*(part[:, :1] for part in maps))
+        torch.testing.assert_close(
+            criterion(one, labels[:, :1], ignore_index=-1), criterion(one, labels[:, 0], ignore_index=-1)
+        )
+
+    def test_a_label_that_nobody_has_adds_nothing(self):
+        nobody = self.GIVEN.index_fill(1, torch.tensor([3]), -1)
+        criterion = losses.BinaryCrossEntropy() + losses.MDCA()
+        three = criterion.parts(OUTPUT.mean[:, :3], nobody[:, :3], ignore_index=-1)
+        four = criterion.parts(OUTPUT.mean, nobody, ignore_index=-1)
+
+        torch.testing.assert_close(four["BinaryCrossEntropy"], three["BinaryCrossEntropy"])
+        torch.testing.assert_close(4 * four["MDCA"], 3 * three["MDCA"])
+
+    def test_what_cannot_be_is_refused(self):
+        loss = losses.BinaryCrossEntropy()
+        with pytest.raises(
+            ValueError, match="got -1 in row .*; pass `ignore_index=-1` to leave such labels out"
+        ):
+            loss(OUTPUT, self.GIVEN)
+        with pytest.raises(ValueError, match="every label of the batch is the ignored -1; skip the batch"):
+            loss(OUTPUT, torch.full_like(LABELS, -1), ignore_index=-1)
+        with pytest.raises(
+            ValueError, match="for the labels of BinaryCrossEntropy and BinaryFocal, got labels of"
+        ):
+            (nn.BCEWithLogitsLoss() + losses.MACC())(OUTPUT, self.GIVEN.double(), ignore_index=-1)

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.losses._checks import Output
+from macc.losses._checks import Output, known_mean
 from macc.losses._label_task import LabelTask
 
 
@@ -45,4 +45,5 @@ class BinaryCrossEntropy(LabelTask):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """:func:`binary_cross_entropy` of checked logits, averaged."""
         logits, labels = self.checked(output, labels)
-        return binary_cross_entropy(logits, labels, self.weight_for(logits)).mean()
+        values = binary_cross_entropy(logits, labels.clamp(min=0), self.weight_for(logits))
+        return known_mean(values, labels)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-from macc.losses._checks import Output, check_number
+from macc.losses._checks import Output, check_number, known_mean
 from macc.losses._label_task import LabelTask
 
 
@@ -57,4 +57,5 @@ class BinaryFocal(LabelTask):
     def measure(self, output: Output, labels: Tensor) -> Tensor:
         """:func:`binary_focal` of checked logits, averaged."""
         logits, labels = self.checked(output, labels)
-        return binary_focal(logits, labels, self.gamma, self.weight_for(logits)).mean()
+        values = binary_focal(logits, labels.clamp(min=0), self.gamma, self.weight_for(logits))
+        return known_mean(values, labels)

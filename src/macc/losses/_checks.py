@@ -19,6 +19,9 @@ Output = Tensor | LogitMoments
 # left out.
 NO_LABEL = torch.iinfo(torch.int32).min
 
+# An independent label that is to be left out.
+UNKNOWN = -math.inf
+
 # What data sets write where there is no label.
 NOT_A_LABEL = (-100, -1, 255)
 
@@ -150,7 +153,7 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
 
 def check_targets(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
     """Independent labels as numbers ``(N, K)``: 0 or 1, or between them unless ``soft`` names who
-    refuses these.
+    refuses these, or ``UNKNOWN``.
     """
     rows, columns = logits.shape
     if not isinstance(labels, Tensor):
@@ -168,14 +171,22 @@ def check_targets(labels: Any, logits: Tensor, *, soft: str | None = None) -> Te
     targets: Tensor = labels.to(logits.dtype)
     if values_readable(targets):
         good = (targets == 0) | (targets == 1) if soft else (targets >= 0) & (targets <= 1)
+        good |= targets == UNKNOWN
         if not bool(good.all()):
             row, column = (int(index) for index in (~good).nonzero()[0])
-            between = 0 < float(targets[row, column]) < 1
-            raise ValueError(
-                f"labels must be 0 or 1, got {float(targets[row, column]):.4g} in row {row}, column {column}"
-                + (f"; {soft} takes nothing between them, BinaryCrossEntropy does" if between else "")
-            )
+            found, cure = float(targets[row, column]), ""
+            if 0 < found < 1:
+                cure = f"; {soft} takes nothing between them, BinaryCrossEntropy does"
+            elif found in NOT_A_LABEL:
+                cure = f"; pass `ignore_index={found:.0f}` to leave such labels out"
+            raise ValueError(f"labels must be 0 or 1, got {found:.4g} in row {row}, column {column}{cure}")
     return targets
+
+
+def known_mean(values: Tensor, labels: Tensor) -> Tensor:
+    """Mean of ``(N, K)`` values of independent labels, without those whose label is ``UNKNOWN``."""
+    known = labels != UNKNOWN
+    return values.where(known, 0).sum() / known.sum().clamp(min=1)
 
 
 def label_probs(labels: Tensor, logits: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from macc.losses._checks import Output
+from macc.losses._checks import Output, known_mean
 from macc.losses._terms import Penalty
 
 
@@ -53,6 +53,6 @@ class EntropyPenalty(Penalty):
 
     def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
         """The same of sigmoids, where each logit is a choice of two."""
-        logits, _ = self.checked_labels(output, labels)
+        logits, labels = self.checked_labels(output, labels)
         two = torch.stack([logits, torch.zeros_like(logits)], dim=-1).flatten(0, 1)
-        return (math.log(2) - entropy(two).mean()).clamp(min=0)
+        return (math.log(2) - known_mean(entropy(two).view_as(logits), labels)).clamp(min=0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from macc.heads import LogitMoments
-from macc.losses._checks import Output, check_moments, values_readable
+from macc.losses._checks import UNKNOWN, Output, check_moments, values_readable
 from macc.losses._dense import flat
 from macc.losses._terms import BatchPenalty
 from macc.losses.distributed import batch_mean
@@ -21,9 +21,11 @@ NEARLY_ALL = 0.9
 PATIENCE = 25
 
 
-def macc(confidence: Tensor, certainty: Tensor, *, sync: bool = False) -> Tensor:
-    """Gap between the batch means of confidence and certainty ``(N, K)``, averaged over classes."""
-    return batch_mean(confidence - certainty, sync=sync).abs().mean()
+def macc(confidence: Tensor, certainty: Tensor, *, known: Tensor | None = None, sync: bool = False) -> Tensor:
+    """Gap between the batch means of confidence and certainty ``(N, K)``, averaged over classes; of
+    what is ``known``.
+    """
+    return batch_mean(confidence - certainty, known=known, sync=sync).abs().mean()
 
 
 class MACC(BatchPenalty):
@@ -81,9 +83,10 @@ class MACC(BatchPenalty):
     def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
         """:func:`macc` of sigmoids."""
         moments = check_moments(output, "MACC", classes=False)
-        self.checked_labels(moments, labels)
+        _, targets = self.checked_labels(moments, labels)
         self._warn_if_saturated(moments)
-        return macc(moments.mean.sigmoid(), moments.certainty, sync=self.sync)
+        known = targets != UNKNOWN
+        return macc(moments.mean.sigmoid(), moments.certainty, known=known, sync=self.sync)
 
     def diagnostics(self, output: LogitMoments, *, independent_labels: bool = False) -> "MACCDiagnostics":
         """Where training stands, from one batch; waits for the device.

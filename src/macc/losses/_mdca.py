@@ -2,16 +2,16 @@
 
 from torch import Tensor
 
-from macc.losses._checks import Output, label_probs
+from macc.losses._checks import UNKNOWN, Output, label_probs
 from macc.losses._terms import BatchPenalty
 from macc.losses.distributed import batch_mean
 
 
-def mdca(probs: Tensor, targets: Tensor, *, sync: bool = False) -> Tensor:
-    """Gap between the batch means of probabilities and targets ``(N, K)``, averaged over
-    classes.
+def mdca(probs: Tensor, targets: Tensor, *, known: Tensor | None = None, sync: bool = False) -> Tensor:
+    """Gap between the batch means of probabilities and targets ``(N, K)``, averaged over classes;
+    of what is ``known``.
     """
-    return batch_mean(probs - targets, sync=sync).abs().mean()
+    return batch_mean(probs - targets, known=known, sync=sync).abs().mean()
 
 
 class MDCA(BatchPenalty):
@@ -46,4 +46,4 @@ class MDCA(BatchPenalty):
     def measure_labels(self, output: Output, labels: Tensor) -> Tensor:
         """:func:`mdca` of sigmoids."""
         logits, labels = self.checked_labels(output, labels)
-        return mdca(logits.sigmoid(), labels, sync=self.sync)
+        return mdca(logits.sigmoid(), labels.clamp(min=0), known=labels != UNKNOWN, sync=self.sync)

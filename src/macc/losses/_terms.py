@@ -102,10 +102,15 @@ class Task(Term):
                 ``(N, K, H, W)``.
             labels: Class indices ``(N,)``, or probabilities ``(N, K)`` where the loss allows them;
                 of dense prediction ``(N, H, W)`` or ``(N, K, H, W)``.
-            ignore_index: The label of samples or pixels to leave out, often 255 or -100.
+            ignore_index: The label of samples or pixels to leave out, often 255 or -100; of
+                independent labels single ones are left out.
         """
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = self.rows(output, labels, ignore_index)
         return self.measure(output, labels)
+
+    def rows(self, output: Output, labels: Tensor, ignore_index: int | None) -> tuple[Output, Tensor]:
+        """Logits or moments and labels as rows, without what is to be ignored."""
+        return as_rows(output, labels, ignore_index, independent=self.independent_labels)
 
     @property
     def task(self) -> "Task":
@@ -114,7 +119,7 @@ class Task(Term):
 
     def parts(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> dict[str, Tensor]:
         """The value of the one term, by name."""
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = self.rows(output, labels, ignore_index)
         return {type(self).__name__: self.measure(output, labels)}
 
     def measured(
@@ -176,8 +181,12 @@ class _OwnTask(Task):
         return value
 
     def parts(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> dict[str, Tensor]:
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = self.rows(output, labels, ignore_index)
         return {self.label: self.measure(output, labels)}
+
+    def rows(self, output: Output, labels: Tensor, ignore_index: int | None) -> tuple[Output, Tensor]:
+        """As those of any task; single ones of independent labels are the module's own matter."""
+        return as_rows(output, labels, ignore_index)
 
     def __repr__(self) -> str:
         return f"<{self.label}>"
@@ -317,7 +326,7 @@ class Weighted(_Summand, nn.Module):
 
     def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
         """The weight times the penalty."""
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = as_rows(output, labels, ignore_index, independent=self.independent_labels)
         return self.weight * self.penalty.faded(self.measure(output, labels))
 
     def measure(self, output: Output, labels: Tensor) -> Tensor:
@@ -365,7 +374,7 @@ class Criterion(_Summand, nn.Module):
         The arguments are those of :meth:`Task.forward`. Every term sees pixels as rows, a module of
         your own too.
         """
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = self.task.rows(output, labels, ignore_index)
         total = cast("Tensor", self.task(output, labels))
         for weighted in self._measurable(output):
             total = total + weighted(output, labels)
@@ -378,7 +387,7 @@ class Criterion(_Summand, nn.Module):
         :meth:`forward`. It computes every term again. Under ``torch.distributed`` all processes
         must call it, because penalties made of batch statistics share them.
         """
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = self.task.rows(output, labels, ignore_index)
         values = self.task.parts(output, labels)
         for name, weighted in self._named_penalties(output, values):
             values[name] = weighted.measure(output, labels)
@@ -388,7 +397,7 @@ class Criterion(_Summand, nn.Module):
         self, output: Output, labels: Tensor, *, ignore_index: int | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of :meth:`forward`, and :meth:`parts`, from one computation."""
-        output, labels = as_rows(output, labels, ignore_index)
+        output, labels = self.task.rows(output, labels, ignore_index)
         total, values = self.task.measured(output, labels)
         for name, weighted in self._named_penalties(output, values):
             values[name] = weighted.measure(output, labels)

@@ -38,14 +38,23 @@ def _sum_over_processes(values: Tensor) -> Tensor:
     return cast("Tensor", _SumOverProcesses.apply(values))  # type: ignore[no-untyped-call]
 
 
-def batch_mean(values: Tensor, *, sync: bool) -> Tensor:
-    """Mean over the rows of ``(N, …)``, of all processes if ``sync``."""
-    if _alone(sync):
-        return values.mean(dim=0)
-    total = values.sum(dim=0)
-    count = torch.full((1,), float(values.shape[0]), dtype=total.dtype, device=total.device)
-    reduced = _sum_over_processes(torch.cat([total.reshape(-1), count]))
-    return (reduced[:-1] / reduced[-1]).reshape(total.shape)
+def batch_mean(values: Tensor, *, sync: bool, known: Tensor | None = None) -> Tensor:
+    """Mean over the rows of ``(N, …)``, of all processes if ``sync``.
+
+    Where ``known``, of the shape of the values, is false, a value is left out; a mean of none is 0.
+    """
+    if known is None:
+        if _alone(sync):
+            return values.mean(dim=0)
+        total = values.sum(dim=0)
+        count = torch.full((1,), float(values.shape[0]), dtype=total.dtype, device=total.device)
+    else:
+        total, count = values.where(known, 0).sum(dim=0), known.sum(dim=0).to(values.dtype)
+        if _alone(sync):
+            return total / count.clamp(min=1)
+    reduced = _sum_over_processes(torch.cat([total.reshape(-1), count.reshape(-1)]))
+    total_of_all, count_of_all = reduced[: total.numel()], reduced[total.numel() :]
+    return (total_of_all / count_of_all.clamp(min=1)).reshape(total.shape)
 
 
 def all_rows(values: Tensor, *, sync: bool) -> Tensor:
