@@ -144,9 +144,7 @@ class Table:
         return [column.title for column in self.columns]
 
     def text(self) -> str:
-        """For a terminal: columns aligned by spaces, ``*`` behind the best, ``†`` behind the
-        second; names are made safe.
-        """
+        """For a terminal: aligned columns, ``*`` after the best, ``†`` the second, safe names."""
         lines = [
             self.header,
             *([entry.line + "*" * entry.best + SECOND * entry.second for entry in row] for row in self.rows),
@@ -418,9 +416,7 @@ def _is_number(text: str) -> bool:
 
 
 def kept_together(text: str) -> str:
-    """A text in which the end of a line does not part a number from its unit, nor from its
-    thousands.
-    """
+    """A text whose line ends part no number from its unit or its thousands."""
     return re.sub(r"(?<=\d) (?=\d{3}\b)|(?<=\S) (?=%)", "\u00a0", text)
 
 

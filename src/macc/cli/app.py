@@ -10,9 +10,7 @@ from macc.words import shown
 
 
 class Monitored(TyperGroup):
-    """``macc monitor LOG`` is ``macc monitor log LOG``: whatever is not the name of another command
-    is a log.
-    """
+    """``macc monitor LOG`` is ``macc monitor log LOG``, unless LOG names another command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command where none was named."""
@@ -44,9 +42,7 @@ app.add_typer(data_app)
 
 
 def say(text: object) -> None:
-    """Print a result; whatever names of files it holds, a terminal shows them and does not obey
-    them.
-    """
+    """Print a result; a terminal shows the names of files in it and does not obey them."""
     typer.echo("\n".join(shown(line, None) for line in str(text).split("\n")))
 
 

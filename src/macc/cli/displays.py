@@ -132,9 +132,7 @@ def row_text(row: Mapping[str, Any]) -> str:
 
 
 class Trainings(Listener):
-    """A bar of an experiment's trainings in a terminal, a line for each of them elsewhere, on
-    standard error.
-    """
+    """An experiment's trainings: a bar in a terminal, elsewhere a line each, on standard error."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -195,9 +193,7 @@ class Trainings(Listener):
 def write_corrupted(
     name: str, *, root: Path | None, out: Path | None, verify: bool, corruptions: Sequence[str] | None
 ) -> Path:
-    """Write, with a bar on a terminal and a line for each corruption elsewhere, on standard
-    error.
-    """
+    """Write, with a bar on a terminal, elsewhere a line for each corruption, on standard error."""
     console = Console(stderr=True)
     total = len(corruption_names() if corruptions is None else corruptions)
     seen = 0

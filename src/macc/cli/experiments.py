@@ -178,9 +178,7 @@ def _many(count: int, word: str) -> str:
 
 
 def _reported(folder: Path, root: Path | None) -> list[str]:
-    """Write the report of an experiment and its figure; the lines that say where they are, or why
-    there are none.
-    """
+    """Write the report of an experiment and its figure; lines say where, or why there are none."""
     from macc import paper
     from macc.report import experiment, page
 

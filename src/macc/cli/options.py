@@ -107,9 +107,7 @@ def how_to_read(
 
 
 def reads_predictions(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of ``how_to_read``, which reach it as the one argument
-    ``reading``.
-    """
+    """Give a command the options of ``how_to_read``, as the one argument ``reading``."""
     options = inspect.signature(how_to_read).parameters
     own = inspect.signature(command)
     kept = [parameter for name, parameter in own.parameters.items() if name != "reading"]

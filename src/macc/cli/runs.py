@@ -11,9 +11,7 @@ from macc.training import loading
 
 
 def summary(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The metrics of each split with their intervals, and after the calibrator where there is
-    one.
-    """
+    """The metrics of each split with their intervals, and those after the calibrator, if any."""
     found = {split: values for split, values in metrics.items() if split != "calibrated"}
     found |= {f"{split}, calibrated": values for split, values in metrics.get("calibrated", {}).items()}
     rows = [

@@ -226,9 +226,7 @@ class Batches:
 
     @cached_property
     def _bordered(self) -> _Bordered | None:
-        """All images with their borders, made once where they are small. Crops are then cut
-        straight from them.
-        """
+        """All images with borders to cut crops from, made once where they are small."""
         wanted, images = self.augmentation, self.part.inputs
         if wanted is None or wanted.rotate or not (wanted.pad or wanted.flip) or images.ndim != 4:
             return None

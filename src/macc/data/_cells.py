@@ -51,9 +51,7 @@ def choose(
     standard: Sequence[str] = STANDARD,
     every: Sequence[str] = (*STANDARD, *EXTRA),
 ) -> tuple[str, ...]:
-    """The corruptions to read: those asked for, else all where the extra ones are there, else the
-    standard ones.
-    """
+    """The corruptions to read: those asked for, else all whose files are there."""
     if wanted is None:
         wanted = every if present >= set(every) - set(standard) else standard
     elif unknown := [one for one in wanted if one not in every]:

@@ -155,9 +155,7 @@ def only_folder(root: Path) -> Path:
 
 
 def eight_bit(image: Any) -> Any:
-    """A Pillow image with 8 bits a channel: 16-bit greys are scaled, since Pillow would cut them
-    off at 255.
-    """
+    """A Pillow image of 8 bits a channel; 16-bit greys are scaled, which Pillow would cut off."""
     from PIL import Image
 
     if image.mode != "F" and not image.mode.startswith("I"):

@@ -89,9 +89,7 @@ class Normalisation:
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Normalised float32 inputs: images ``(N, C, H, W)`` by channel, features ``(N, D)`` by
-        column.
-        """
+        """Normalised float32 inputs: images by channel, ``(N, C, H, W)``, features by column."""
         if inputs.shape[1] != len(self.mean):
             what = "channels" if inputs.ndim == 4 else "features"
             raise ValueError(
@@ -108,9 +106,7 @@ class Normalisation:
 def _constants(
     normalisation: Normalisation, unit: float, axes: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What to subtract and to multiply with; kept, because a batch is quicker than making them
-    anew.
-    """
+    """What to subtract and to multiply with; kept, because making them takes time."""
     shape = (1, -1, *(1,) * (axes - 2))
     mean, std = (torch.tensor(value, device=device) for value in (normalisation.mean, normalisation.std))
     return (unit * mean).view(shape), (1 / (unit * std)).view(shape)
@@ -170,9 +166,7 @@ class Part:
         )
 
     def to(self, device: torch.device | str) -> "Part":
-        """The same samples on a device; small sets train fastest when they live where the model
-        does.
-        """
+        """The same samples on a device; small sets train fastest where the model is."""
         probs = None if self.probs is None else self.probs.to(device)
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), probs=probs)
 

@@ -32,9 +32,7 @@ class _Number:
 
 
 class _Array:
-    """Stands in for an array under construction: numpy makes an empty one and fills it from a
-    state.
-    """
+    """Stands in for an array under construction, which numpy fills from a state."""
 
     def __init__(self, *_: object) -> None:
         self.values = np.zeros(0, np.uint8)

@@ -14,9 +14,7 @@ ROTATION = (10, 20, 30, 40, 50)  # degrees
 
 
 def noise_and_rotation(test: Part) -> dict[str, Part]:
-    """``noise-1`` … ``noise-5`` and ``rotation-1`` … ``rotation-5`` of a test set, the same at
-    every call.
-    """
+    """``noise-1`` … ``rotation-5`` of a test set, the same at every call."""
     shifts = {f"noise-{level}": noisy(test, sd, level) for level, sd in enumerate(NOISE, start=1)}
     return shifts | {
         f"rotation-{level}": rotated(test, angle) for level, angle in enumerate(ROTATION, start=1)

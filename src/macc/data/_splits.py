@@ -127,9 +127,7 @@ class Splits:
         return {name: part.counts(self.num_classes) for name, part in self.parts().items()}
 
     def imbalance_factor(self) -> float:
-        """Training samples of the largest class for one of the smallest; infinite if a class has
-        none.
-        """
+        """Training samples of the largest class for one of the smallest; infinite without any."""
         counts = self.train.counts(self.num_classes)
         return float(counts.max() / counts.min())
 
@@ -324,9 +322,7 @@ def vocabulary(parts: Iterable[Part]) -> int:
 
 
 def check_shift(name: str, where: object) -> None:
-    """An error unless ``name`` can name a file and is not that of the training, validation or test
-    split.
-    """
+    """An error unless ``name`` can name a file and is no training, validation or test split."""
     if name in ("train", "val", "test"):
         raise ValueError(
             f"{where} has a split {name!r} that is a shifted test set, and another one is its {name} split; rename it"

@@ -283,9 +283,7 @@ def _named_classes(file: Path, names: Array) -> tuple[str, ...]:
 
 
 def _check_gaps(file: Path, found: list[int]) -> None:
-    """An error where an index below the largest never occurs: a class nobody has would be
-    trained.
-    """
+    """An error where an index below the largest never occurs: nobody has that class."""
     missing = next((k for k, label in enumerate(found) if k != label), None)
     # What is below 0 is refused with its place.
     if missing is None or found[0] < 0:

@@ -113,9 +113,7 @@ def fashion_mnist(*, root: str | PathLike[str] | None = None, verify: bool = Tru
 
 
 def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
-    """An array of bytes behind a header: two zeros, the type (8), the number of axes, their
-    lengths.
-    """
+    """An array behind a header: two zeros, the type (8), the number of axes, their lengths."""
     md5, size = CONTENT[name]
     path = folder / f"{name}.gz"
     if path.is_file():
@@ -139,9 +137,7 @@ def _read_idx(folder: Path, name: str, *, axes: int, verify: bool) -> Tensor:
 
 
 def _unzipped(path: Path, content: bytes, axes: int, *, most: int | None) -> bytes:
-    """The unpacked bytes, and one too many where there are more than ``most``, or than the header
-    announces.
-    """
+    """The unpacked bytes; one too many where there are more than ``most`` or than announced."""
     head = 4 + 4 * axes
     try:
         with gzip.open(io.BytesIO(content)) as file:

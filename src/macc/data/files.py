@@ -29,9 +29,7 @@ def cache_folder() -> Path:
 
 
 def data_root(root: str | PathLike[str] | None) -> Path:
-    """The folder that holds data files: ``root``, else ``$MACC_DATA``, else one in the user's
-    cache.
-    """
+    """The folder of data files: ``root``, else ``$MACC_DATA``, else one in the user's cache."""
     given = os.fspath(root) if root is not None else os.environ.get("MACC_DATA")
     return Path(given).expanduser() if given else cache_folder() / "data"
 
@@ -163,9 +161,7 @@ class Copies:
         return next((path for name in self.names for path in sorted(root.glob(name))), None)
 
     def require(self, name: str, root: Path, *, verify: bool) -> Path:
-        """The first that is there, checked where there is a published checksum; downloaded if none
-        is.
-        """
+        """The first that is there, checked if a checksum is published; else downloaded."""
         found = self.find(root)
         if found is None and self.download is not None:
             found, existed = root / self.download.name, root.exists()

@@ -133,9 +133,7 @@ def _classes(root: Path) -> list[LabelledImage]:
 
 
 def _in_order(parts: dict[str, list[LabelledImage]], cut: bool) -> dict[str, list[LabelledImage]]:
-    """All parts, the missing ones cut from training if they may be: each becomes one stretch of the
-    cache.
-    """
+    """All parts, each one stretch of the cache; missing ones are cut from training if allowed."""
     parts = dict(parts)
     for name, share in (("test", 0.2), ("val", 0.1)):
         if cut and name not in parts:

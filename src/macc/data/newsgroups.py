@@ -177,9 +177,7 @@ class _Message:
 
 
 def _messages(source: Path, part: str) -> Iterator[_Message]:
-    """Every message below a folder or in an archive, by part, group and number; other files are
-    passed over.
-    """
+    """Every message below a folder or in an archive, by part, group and number."""
     if source.is_dir():
         for group in sorted(path for path in source.iterdir() if path.is_dir()):
             for path in sorted(file for file in group.iterdir() if file.name.isdigit() and file.is_file()):

@@ -161,9 +161,7 @@ def _about(layout: "_Layout") -> dict[str, object]:
 
 
 def _check_made(layout: "_Layout", *, images: bool) -> None:
-    """Refuse a folder that another version made, and with ``images`` one that was made from other
-    images.
-    """
+    """Refuse a folder of another version and, with ``images``, one made from other images."""
     try:
         found = json.loads((layout.folder / ABOUT).read_text())
         same = found == _about(layout) if images else found["version"] == VERSION

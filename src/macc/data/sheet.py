@@ -95,9 +95,7 @@ def draw_sheet(splits: Splits) -> Any:
 
 
 def _rows_of_shifts(splits: Splits) -> dict[str, list[Part]]:
-    """What stands in a row: a shift, or, where there are many, all levels of one after the clean
-    images.
-    """
+    """What stands in a row: a shift or, of many, all levels of one after the clean images."""
     if len(splits.shifts) <= MOST_SHIFTS:
         # Where the test set is made of the shifts it would show the first of them again.
         pooled = len(splits.test) == sum(len(part) for part in splits.shifts.values())

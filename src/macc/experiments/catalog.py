@@ -161,9 +161,7 @@ class Catalog:
         return self._base(dataset.recipe, dataset.overrides)
 
     def without_data(self, spec: DataSet) -> tuple[Recipe, int | None]:
-        """The first recipe of a data set whose files are missing, and how many samples it trains
-        on, if that is known.
-        """
+        """The first recipe of a data set without files, and its training samples, if known."""
         recipe = self._base(spec.recipe[0], {**self.experiment.settings, **spec.settings})
         known = data.known().get(recipe.dataset)
         sizes = None if known is None else known.sizes
@@ -201,9 +199,7 @@ class Catalog:
                 dataset.tests[title] = cells
 
     def _other_set(self, dataset: LocalDataSet, names: str) -> tuple[str, list[str]] | None:
-        """Name and shifts of the first of some data sets, ``this|or_that``, whose files are
-        there.
-        """
+        """Name and shifts of the first of some data sets, ``this|or_that``, that is there."""
         reasons = []
         for name in names.split("|"):
             try:

@@ -47,9 +47,7 @@ def main() -> list[str]:
 
 
 def compared(columns: Container[str]) -> list[str]:
-    """The metrics in which methods are tested against each other: the main ones, and those among
-    the columns.
-    """
+    """The metrics in which methods are tested: the main ones, and those among the columns."""
     return list(dict.fromkeys([*main(), *(name for name in registry() if name in columns)]))
 
 

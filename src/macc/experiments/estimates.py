@@ -102,9 +102,7 @@ def estimate(
 
 
 def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:
-    """What an epoch of a data set takes here, with moments if a method needs them: one is timed,
-    ten seconds at most.
-    """
+    """What an epoch of a data set takes here: one is timed, ten seconds at most."""
     methods = [method for method in ledger.trained(dataset) if ledger.ready(dataset, method)]
     recipes = [ledger.recipe(ledger.job(dataset, m, ledger.points(dataset, m)[0], 0)) for m in methods]
     recipes = recipes or [ledger.catalog.base_recipe(dataset)]
@@ -175,18 +173,14 @@ def learner_on(resolved: Recipe, splits: data.Splits) -> Learner:
 
 
 def seconds_of_step(learner: Learner) -> float:
-    """What a step takes after some to warm up: the mean of an epoch, or of what ten seconds
-    hold.
-    """
+    """What a step takes once warm: the mean of an epoch, or of what ten seconds hold."""
     timed(learner, WARM_STEPS, longest=1)
     seconds, taken = timed(learner, longest=LONGEST)
     return seconds / taken
 
 
 def timed(learner: Learner, steps: int | None = None, longest: float = math.inf) -> tuple[float, int]:
-    """The time of some steps or of a whole epoch, broken off after so many seconds, and how many
-    steps it was.
-    """
+    """The time of some steps, broken off after so many seconds, and how many they were."""
     learner.prepared.train()
     learner.criterion.train()
     taken, seconds = 0, 0.0

@@ -84,9 +84,7 @@ Paired = Callable[[Cell, Cell, str], PairedTest]
 
 
 class _Tests:
-    """Paired tests of the cells of a result: over seeds, or over the test samples of one run
-    each.
-    """
+    """Paired tests of the cells of a result: over seeds, or over test samples of one run each."""
 
     def __init__(self, result: Result, ledger: Ledger, predictions: RunPredictions) -> None:
         self.result, self.ledger, self.predictions = result, ledger, predictions
@@ -230,9 +228,7 @@ def _is_macc(ledger: Ledger, dataset: LocalDataSet, method: Method) -> bool:
 
 
 def _apart_from_head(method: Method) -> dict[str, object]:
-    """What a method sets beside its head: with another schedule a loss is not the task loss of a
-    method.
-    """
+    """What a method sets beside its head: its task loss has to have the same."""
     return {key: value for key, value in method.settings.items() if key.split(".")[0] != "head"}
 
 

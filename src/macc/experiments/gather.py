@@ -165,9 +165,7 @@ class _Cells:
                 result.runs.append(self._member(method, rule, job, run))
 
     def add_calibrated(self, result: Result, method: Method) -> None:
-        """Put the cells of a method after its calibrators into the result, where all of its runs
-        have one.
-        """
+        """Put the cells of a method after its calibrators into the result, if all runs have one."""
         folders = {
             run.folder
             for run in result.runs
@@ -235,9 +233,7 @@ class _Cells:
     def _pooled(
         self, method: Method, members: Sequence[Sequence[Run]], names: Sequence[str], metric: str
     ) -> float | None:
-        """The mean over seeds of a metric of all prediction files taken as one set, where there are
-        several.
-        """
+        """The mean over seeds of a metric of all prediction files taken as one set."""
         if len(names) == 1 or method.ensemble or metric in OF_RUNS:
             return None
         each = [self.predictions.pooled(method, runs, names).values(self.columns)[metric] for runs in members]
@@ -308,9 +304,7 @@ def _add_average(
 
 
 def _curves(ledger: Ledger) -> list[dict[str, Any]]:
-    """The main metrics on the test split after each epoch of every selected run: looked at, never
-    selected by.
-    """
+    """The main metrics on the test split after each epoch of every run: never selected by."""
     rows = []
     for dataset in ledger.catalog.datasets:
         for method in ledger.trained(dataset):
@@ -334,9 +328,7 @@ def _curves(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def fronts(ledger: Ledger) -> list[dict[str, object]]:
-    """Of every grid the points that no other beats in both objectives, as far as they were
-    tried.
-    """
+    """Of every grid the tried points that no other beats in both objectives."""
     names = ledger.experiment.search.objectives
     found: list[dict[str, object]] = []
     for dataset in ledger.catalog.datasets:

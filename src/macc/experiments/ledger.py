@@ -141,9 +141,7 @@ class Ledger:
         return found.resolved()
 
     def _control(self, dataset: LocalDataSet, name: str) -> dict[str, Any]:
-        """Settings of the paper's table 8: the dropout selected for MACC, one mask a step, MACC's
-        schedule.
-        """
+        """Settings of the paper's table 8: MACC's dropout and schedule, one mask a step."""
         selected = self.chosen(dataset, self.experiment.method(name), self.first_rule)
         assert selected is not None  # noqa: S101 - asked for only when it is
         recipe = self.recipe(self.job(dataset, self.experiment.method(name), selected, self.seeds[0]))
@@ -189,9 +187,7 @@ class Ledger:
         return self.seeds if alone else self.seeds[:1]
 
     def scores(self, job: Job, rule: Rule) -> dict[str, float]:
-        """Accuracy, NLL, ECE and SCE on validation, of the epoch that a rule keeps of a finished
-        training.
-        """
+        """Accuracy, NLL, ECE and SCE on validation, of the epoch that a rule keeps."""
         kept = self._selection(job, rule)
         if (job, kept) not in self._scores:
             history = self.run(job).history
@@ -203,22 +199,16 @@ class Ledger:
         return self._scores[job, kept]
 
     def _selection(self, job: Job, rule: Rule) -> Selection:
-        """How an epoch is selected: by the rule, unless the recipe has one that tables are not made
-        by.
-        """
+        """How an epoch is selected: by the rule, unless the recipe has one of its own."""
         recipe = self.recipe(job)
         return rule if self.has_rules(recipe) else recipe.selection
 
     def has_rules(self, recipe: Recipe) -> bool:
-        """Whether the rules of the experiment hold for a recipe: not where it has a rule that
-        tables are not made by.
-        """
+        """Whether the rules of the experiment hold for a recipe: not if it has one of its own."""
         return recipe.selection in RULES or recipe.selection in self.rules
 
     def ready(self, dataset: LocalDataSet, method: Method) -> bool:
-        """Whether it is known what a method's trainings are: the control waits for the dropout rate
-        it takes.
-        """
+        """Whether a method's trainings are known: the control waits for its dropout rate."""
         if method.p_of is None:
             return True
         return self.chosen(dataset, self.experiment.method(method.p_of), self.first_rule) is not None
@@ -256,9 +246,7 @@ class Ledger:
     def tried(
         self, dataset: LocalDataSet, method: Method, rule: Rule | None = None
     ) -> list[tuple[Point, dict[str, float]]]:
-        """The points of a grid whose trainings are finished, with their validation scores over the
-        seeds of the search.
-        """
+        """The finished points of a grid, with their validation scores over the search's seeds."""
         rule = rule or self.first_rule
         points = self.points(dataset, method)
         found = []
@@ -344,9 +332,7 @@ class Ledger:
                         yield job, mc_name(passes)
 
     def wants_moments(self, job: Job) -> bool:
-        """Whether the moments of a training's logits are asked for, and it has a head that gives
-        them.
-        """
+        """Whether the moments of a training's logits are asked for, and its head gives them."""
         return self.experiment.moments and isinstance(self.recipe(job).head, HeadSettings)
 
     def passes(self, dataset: LocalDataSet, method: Method) -> list[int]:

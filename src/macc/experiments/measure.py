@@ -35,9 +35,7 @@ class Logits(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """What chance alone gives an error, and whether the error seen is no larger than chance may
-    give.
-    """
+    """What chance alone gives an error, and whether the error seen is no larger."""
 
     value: float
     by_chance: bool
@@ -84,9 +82,7 @@ class Measured:
         return self._sampled
 
     def interval(self, metric: str, names: Sequence[str]) -> tuple[float, float]:
-        """Ends of the 95 % interval of a metric over samples; it is one of the names, which are
-        resampled together.
-        """
+        """Ends of the 95 % interval of one of the names, which are resampled together."""
         (part,) = self.sampled(names)[metric].parts
         found = cast("Sampled", part).estimate(0.95)
         return found.low, found.high
@@ -101,9 +97,7 @@ class RunPredictions:
         self._bytes = 0
 
     def of(self, method: Method, runs: Sequence[Run], name: str) -> Measured:
-        """What a method makes of one prediction file: of its first run, or as an ensemble of all of
-        them.
-        """
+        """What a method makes of one prediction file: of its first run, or of all of them."""
         runs = runs if method.ensemble else runs[:1]
         step = (method.passes, method.posthoc, method.ensemble)
         key = (name, *step, *(run.path for run in runs))
@@ -122,9 +116,7 @@ class RunPredictions:
     def floors(
         self, method: Method, runs: Sequence[Run], names: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, Floor]:
-        """The floors as the unweighted mean over prediction files; by chance where every file's
-        is.
-        """
+        """The mean of the floors over prediction files; by chance where every file's is."""
         each = [self.of(method, runs, name).floors(wanted) for name in names]
         means = mean_of([{name: floor.value for name, floor in found.items()} for found in each])
         return {
@@ -150,9 +142,7 @@ class RunPredictions:
         return self._files[path, name]
 
     def _after(self, method: Method, runs: Sequence[Run], name: str) -> Logits:
-        """The predictions after a method's own step: an ensemble, dropout passes, a temperature, or
-        a calibrator.
-        """
+        """The predictions after a method's own step, such as an ensemble or a calibrator."""
         if method.ensemble:
             return ensemble([self._read(run.path, name) for run in runs])
         (run,) = runs
@@ -198,9 +188,7 @@ def size_of(found: Logits) -> int:
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The unweighted mean of every metric over cells, as the paper averages domains and
-    corruptions.
-    """
+    """The unweighted mean of every metric over cells, as the paper averages."""
     return {key: math.fsum(row[key] for row in rows) / len(rows) for key in rows[0]}
 
 

@@ -11,9 +11,7 @@ from macc.words import did_you_mean
 
 
 def flat(settings: object) -> object:
-    """Nested settings by dotted key; ``{0.2, 0.3}``, which YAML takes for a mapping, becomes a grid
-    again.
-    """
+    """Nested settings by dotted key; ``{0.2, 0.3}``, a mapping in YAML, becomes a grid again."""
     if not isinstance(settings, Mapping):
         return settings
     found: dict[str, object] = {}

@@ -145,9 +145,7 @@ class Result:
         return cast("Mapping[tuple[str, ...], Cell]", self.__dict__["_by_key"])
 
     def rules(self, dataset: str) -> list[str]:
-        """The rules of selection with different runs or, of an average, values: the first of those
-        with the same.
-        """
+        """The rules of selection that differ in runs or values: the first of equal ones."""
         found: dict[str, dict[tuple[str | int, ...], Any]] = {}
         for run in self.runs:
             if run.dataset == dataset:
@@ -184,16 +182,12 @@ class Result:
 
     @property
     def stages(self) -> list[list[str]]:
-        """The methods as they were trained, and after their calibrators; they are tested among
-        their kind.
-        """
+        """The methods as trained, and after their calibrators; each is tested in its kind."""
         raw = [name for name in self.methods if name not in self.calibrated]
         return [raw, [name for name in self.methods if name in self.calibrated]]
 
     def best(self, dataset: str, test: str, rule: str, metric: str) -> list[str]:
-        """The methods that are significantly better than every other one of their stage: one of
-        each at most.
-        """
+        """The methods significantly better than every other of their stage: one each at most."""
         block = (dataset, test, rule, metric, "best")
         of_best: dict[str, list[PairedTest]] = {}
         for row in self.comparisons:

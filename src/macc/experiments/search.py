@@ -200,9 +200,7 @@ def database_errors(address: str) -> Iterator[None]:
 
 
 def _of_database(error: BaseException) -> Exception | None:
-    """The error of a database behind another one: Optuna stumbles when its report of a failure
-    fails.
-    """
+    """The database error behind another one: Optuna fails when it reports a failure."""
     from sqlalchemy.exc import SQLAlchemyError
 
     seen: BaseException | None = error
@@ -279,9 +277,7 @@ class GridStudy:
             )
 
     def enqueue(self) -> None:
-        """Put every point into the queue that is not in it, nor done; under a lock, so that it is
-        once.
-        """
+        """Queue every point that is neither queued nor done; under a lock, so that it is once."""
         if self.search.sampler != "grid":
             return
         with locked(self.folder), _quiet():
@@ -374,9 +370,7 @@ class GridStudy:
         return [math.fsum(row[name] for row in found) / len(found) for name in self.search.objectives]
 
     def _refuse_tried(self, trial: "optuna.Trial", point: Point) -> None:
-        """Where a sampler suggests what was tried, put one into the queue that was not; no more
-        than were asked for.
-        """
+        """Where a sampler suggests what was tried, queue another point, of those asked for."""
         import optuna
 
         with locked(self.folder):

@@ -103,9 +103,7 @@ Tests = Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], BeforeVa
 
 
 class Method(_SpecValues):
-    """One thing to compare: a loss, possibly with grids in it, or something made of another
-    method's runs.
-    """
+    """One thing to compare: a loss, maybe with grids in it, or made of another method's runs."""
 
     name: Annotated[Name | None, Field(description="What tables call it; the paper's name if not given.")] = (
         None
@@ -351,9 +349,7 @@ class Experiment(_SpecValues):
         self._check_names()
 
     def _several(self) -> dict[str, set[str]]:
-        """The axes of each method that take several values, over all data sets: what names of
-        points must tell.
-        """
+        """The axes of each method that take several values, which names of points must tell."""
         seen: dict[str, dict[str, set[grid.Value]]] = {method.title: {} for method in self.methods}
         for dataset in self.datasets:
             for method in self.methods_on(dataset):

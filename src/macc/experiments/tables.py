@@ -138,9 +138,7 @@ def _numbers(header: Sequence[str], rows: Sequence[Sequence[Any]], caption: str)
 
 
 def _curve_tables(result: Result) -> Iterator[Table]:
-    """For each data set and calibration error, an epoch a row and a method a column: means over
-    seeds.
-    """
+    """Of each data set and error a table: an epoch a row, a method a column, means over seeds."""
     for dataset in dict.fromkeys(row["dataset"] for row in result.curves):
         rows = [row for row in result.curves if row["dataset"] == dataset]
         methods = list(dict.fromkeys(row["method"] for row in rows))

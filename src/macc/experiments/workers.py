@@ -53,9 +53,7 @@ Tell = Callable[[Event], None]
 
 
 class _Stop:
-    """While entered, SIGINT and SIGTERM are noted, for the time between two trainings; a second one
-    acts at once.
-    """
+    """While entered, SIGINT and SIGTERM wait for a training's end; a second one acts at once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -137,9 +135,7 @@ class Worker:
         time.sleep(seconds)
 
     def _round(self) -> tuple[bool, bool]:
-        """One look at everything: whether something was done, and whether others are at
-        something.
-        """
+        """One look at everything: whether something was done, and whether others are at it."""
         did = waiting = False
         for dataset in self.ledger.catalog.datasets:
             for method in self.ledger.trained(dataset):
@@ -158,9 +154,7 @@ class Worker:
         return did, waiting
 
     def hopeless(self, dataset: LocalDataSet, method: Method) -> bool:
-        """Whether what a control waits for will never be known, because every training of it
-        failed.
-        """
+        """Whether what a control waits for will never be known: all its trainings failed."""
         target = self.ledger.experiment.method(method.p_of or "")
         return (
             self._searched(dataset, target)
@@ -190,9 +184,7 @@ class Worker:
             yield self._train(job)
 
     def _search(self, dataset: LocalDataSet, method: Method) -> bool:
-        """Try a point of a grid, reaching the database again where it went away; whether there was
-        one.
-        """
+        """Try a point of a grid, and again where the database went away; whether there was one."""
         waits = iter(RECONNECT_SECONDS)
         while True:
             try:
@@ -292,9 +284,7 @@ class Worker:
 
 
 def fit(ledger: Ledger, job: Job, **options: Any) -> Run:
-    """Train a job, unless it is finished; few resamples, as most are points of a grid that nobody
-    looks at again.
-    """
+    """Train a job, unless it is finished; few resamples, as few points are looked at again."""
     recipe, catalog = ledger.recipe(job), ledger.catalog
     also = [rule for rule in ledger.rules if rule != recipe.selection] if ledger.has_rules(recipe) else []
     return training.fit(

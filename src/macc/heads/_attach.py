@@ -330,9 +330,7 @@ def _refuse_layer(layer: nn.Module, name: str) -> None:
 
 
 def _scores_tokens(owner: nn.Module, name: str) -> bool:
-    """Whether a layer is the ``score`` of a model of transformers, which is applied to every
-    token.
-    """
+    """Whether a layer is the ``score`` of a model of transformers, applied to every token."""
     return name.rpartition(".")[2] == "score" and type(owner).__module__.startswith("transformers.")
 
 
@@ -418,9 +416,7 @@ def _by_name(model: nn.Module, layers: Mapping[str, Layer]) -> str | None:
 
 
 def _only_one_with_labels(model: nn.Module, linears: Mapping[str, nn.Linear]) -> str | None:
-    """The one layer around the base model of transformers that has an output for each label of the
-    configuration.
-    """
+    """The one layer around a transformers model's body that has an output for each label."""
     labels = getattr(getattr(model, "config", None), "num_labels", None)
     base = getattr(model, "base_model_prefix", None)
     if not isinstance(labels, int) or not isinstance(base, str):

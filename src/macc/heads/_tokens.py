@@ -26,9 +26,7 @@ class TokenScore(MCDropoutLinear):
 
 
 def pick_first(owner: nn.Module) -> None:
-    """Let a model whose ``score`` is a :class:`TokenScore` return what that head makes of the
-    picked token.
-    """
+    """Let a model with a :class:`TokenScore` return what its head makes of the picked token."""
     owner.register_forward_hook(_apply_to_picked)
     owner.register_forward_pre_hook(_refuse_labels, with_kwargs=True)
 

@@ -62,9 +62,7 @@ class CalibrationMetric(Metric):
             self.add_state(name, zeros.clone(), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Take in probabilities ``(N, K)`` and labels ``(N,)``; the names are those of
-        torchmetrics.
-        """
+        """Take in probabilities ``(N, K)`` and labels ``(N,)``, as torchmetrics names them."""
         self._batch.reset()
         self._batch.update(preds, target)
         for name, part in self._batch.sums().parts.items():
@@ -72,9 +70,7 @@ class CalibrationMetric(Metric):
             setattr(self, name, kept + part.to(kept.device))
 
     def compute(self) -> dict[str, Any]:
-        """The metrics of all samples so far, as :meth:`macc.metrics.Calibration.compute` gives
-        them.
-        """
+        """The metrics of all samples so far; see :meth:`macc.metrics.Calibration.compute`."""
         sums = self._batch.sums()
         found = sums.having({name: getattr(self, name).cpu() for name in sums.parts}).values()
         return found if self.names is None else {name: found[name] for name in self.names}

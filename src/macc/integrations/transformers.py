@@ -67,9 +67,7 @@ class TrainerLoss(TrainerCallback):
         self._before: deque[tuple[Tensor | LogitMoments, Tensor]] = deque()
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        """The loss of a batch; with ``num_items_in_batch``, its share of the loss of all batches of
-        the step.
-        """
+        """The loss of a batch; with ``num_items_in_batch``, its share of that of the step."""
         logits = logits_in(outputs)
         if labels is None:
             raise ValueError("the batch has no `labels`; name them with `label_names` of TrainingArguments")

@@ -87,9 +87,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _locked_file(folder: Path) -> tuple[int, int | None, Path]:
-    """A new file to write to, a second descriptor that keeps its lock after it is closed, and its
-    name.
-    """
+    """A new file to write to, a second descriptor that keeps its lock, and its name."""
     while True:
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=_HERE)
         if fcntl is None:
@@ -175,9 +173,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path, *, below: bool = False) -> None:
-    """Remove what a killed process had begun to write into a folder, and with ``below`` into those
-    in it.
-    """
+    """Remove what a killed process began to write into a folder, ``below`` also inside it."""
     for path in (folder.rglob if below else folder.glob)(f"{TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -186,9 +182,7 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, whatever happens in
-    between.
-    """
+    """Write a file so that a reader always sees the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, len(content))
     with replacing(path) as file:

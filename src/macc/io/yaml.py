@@ -14,9 +14,7 @@ _COMMENT = re.compile(r"(?:^|\s)#\s*(.*)$")
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, without aliases (a few lines of them grow to gigabytes), tags and repeated
-    keys.
-    """
+    """The safe loader, without aliases (which grow to gigabytes), tags and repeated keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

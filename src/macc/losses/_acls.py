@@ -7,9 +7,7 @@ from macc.losses._terms import Penalty
 
 
 def acls(logits: Tensor, *, margin: float, top: float, others: float) -> Tensor:
-    """Squared excess of the largest logit, and of its distance to the others, ``(N, K)``,
-    averaged.
-    """
+    """Mean squared excess of the largest logit, and of its distance to the others, ``(N, K)``."""
     rows, classes = logits.shape
     largest, index = logits.max(dim=1, keepdim=True)
     above = (largest - margin).relu().square().sum() / rows

@@ -12,9 +12,7 @@ from macc.losses.distributed import batch_mean
 def avuc(
     confidence: Tensor, right: Tensor, uncertainty: Tensor, threshold: float | None, *, sync: bool = False
 ) -> Tensor:
-    """The loss of confidences, of 1 for right and 0 for wrong, and of uncertainties, ``(N,)``
-    each.
-    """
+    """The loss of confidences, of right (1) or wrong (0), and of uncertainties, ``(N,)`` each."""
     wrong = 1 - right
     if threshold is None:
         fixed = uncertainty.detach()

@@ -27,9 +27,7 @@ NOT_A_LABEL = (-100, -1, 255)
 
 
 def values_readable(*tensors: Tensor) -> bool:
-    """Whether values may be looked at without waiting for a device or breaking a graph or a
-    vmap.
-    """
+    """Whether looking at values neither waits for a device nor breaks a graph or a vmap."""
     return (
         not torch.compiler.is_compiling()
         and not inside_transform()
@@ -38,9 +36,7 @@ def values_readable(*tensors: Tensor) -> bool:
 
 
 def check_logits(logits: Any, *, classes: bool = True) -> Tensor:
-    """Logits as a floating-point tensor ``(N, K)`` of at least single precision; without
-    ``classes``, of labels.
-    """
+    """Logits ``(N, K)`` of at least single precision; without ``classes``, those of labels."""
     if not isinstance(logits, Tensor):
         cure = "; pass its `.logits`" if hasattr(logits, "logits") else ""
         if isinstance(logits, tuple) and len(logits) == 2:
@@ -93,9 +89,7 @@ def check_moments(output: Any, name: str, *, classes: bool = True) -> LogitMomen
 
 
 def check_labels(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
-    """Class indices ``(N,)``, or class probabilities ``(N, K)`` unless ``soft`` names who refuses
-    them.
-    """
+    """Class indices ``(N,)``; probabilities ``(N, K)`` too unless ``soft`` names who refuses."""
     rows, classes = logits.shape
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a Tensor of class indices, got {type(labels).__name__}")
@@ -190,9 +184,7 @@ def known_mean(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def label_probs(labels: Tensor, logits: Tensor) -> Tensor:
-    """Checked labels as class probabilities ``(N, K)``; unlike ``F.one_hot`` it looks at no
-    value.
-    """
+    """Checked labels as class probabilities ``(N, K)``; values are not looked at."""
     if labels.ndim == 2:
         return labels
     return (labels[:, None] == torch.arange(logits.shape[1], device=labels.device)).to(logits.dtype)

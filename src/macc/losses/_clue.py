@@ -11,9 +11,7 @@ from macc.losses._terms import Penalty
 
 
 def clue(mean: Tensor, variance: Tensor, labels: Tensor) -> Tensor:
-    """Squared difference of loss and uncertainty per sample, ``(N,)``, of the moments ``(N, K)`` of
-    the logits.
-    """
+    """Squared difference of loss and uncertainty per sample, ``(N,)``, from ``(N, K)`` moments."""
     spread = variance.mean(dim=1, keepdim=True)
     uncertainty = entropy(mean / (1 + math.pi / 8 * spread).sqrt())
     return (cross_entropy(mean, labels) - uncertainty).square()

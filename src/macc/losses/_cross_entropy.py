@@ -10,9 +10,7 @@ from macc.losses._terms import Task
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy per sample, ``(N,)``, of labels ``(N,)`` or ``(N, K)``, smoothed over all
-    classes.
-    """
+    """Cross-entropy ``(N,)`` of labels ``(N,)`` or ``(N, K)``, smoothed over all classes."""
     return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing, ignore_index=NO_LABEL)
 
 

@@ -50,9 +50,7 @@ def as_rows(
 
 
 def flat(output: Output) -> Output:
-    """Every pixel of ``(N, K, H, W)`` as a row of ``(M, K)``, row by row of each image; rows as
-    they are.
-    """
+    """Every pixel of ``(N, K, H, W)`` as a row of ``(M, K)``, image by image; rows as they are."""
     return _each(output, lambda part: part.movedim(1, -1).flatten(0, -2) if part.ndim >= 4 else part)
 
 

@@ -10,9 +10,7 @@ from macc.losses._terms import Penalty
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of the probabilities per sample, ``(N,)``, with finite gradients however
-    saturated.
-    """
+    """Entropy of the probabilities, ``(N,)``, with finite gradients however saturated."""
     # A class that is masked by a logit of -inf adds nothing.
     log_probs = logits.log_softmax(dim=1).clamp(min=torch.finfo(logits.dtype).min)
     return -(log_probs.exp() * log_probs).sum(dim=1)

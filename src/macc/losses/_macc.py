@@ -131,9 +131,7 @@ class MACC(BatchPenalty):
         )
 
     def _warn_if_saturated(self, moments: LogitMoments) -> None:
-        """Warn once when nearly all variances have been where tanh is flat for many training steps
-        in a row.
-        """
+        """Warn once when tanh was flat at nearly all variances for many training steps."""
         if self._saturated_steps == PATIENCE or not (
             self.training and torch.is_grad_enabled() and values_readable(moments.variance)
         ):

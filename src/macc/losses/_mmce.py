@@ -35,9 +35,7 @@ def _quadratic_form(residual: Tensor, confidence: Tensor, width: float) -> Tenso
 
 
 def _sorted_form(residual: Tensor, confidence: Tensor, width: float) -> Tensor:
-    """The same in the memory of a few rows: of sorted values the kernel is a product, exp(b /
-    width) / exp(a / width).
-    """
+    """The same in the memory of a few rows: of sorted values the kernel is a product."""
     ascending, order = confidence.double().sort()
     sorted_residual = residual.double()[order]
     growth = ((ascending - 0.5) / width).exp()

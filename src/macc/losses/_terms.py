@@ -219,9 +219,7 @@ class Penalty(Term):
         self.counter = None  # a copy is not the one that is counted
 
     def forward(self, output: Output, labels: Tensor, *, ignore_index: int | None = None) -> Tensor:
-        """The penalty of a batch, times its share of the warm-up. The arguments are those of
-        :meth:`Task.forward`.
-        """
+        """The penalty of a batch, times its share of the warm-up; see :meth:`Task.forward`."""
         output, labels = as_rows(output, labels, ignore_index)
         return self.faded(self.measure(output, labels))
 

@@ -17,9 +17,7 @@ def _alone(sync: bool) -> bool:
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """All-reduce whose gradient is an all-reduce too; torch's own is deprecated and does not
-    compile.
-    """
+    """All-reduce whose gradient is one too; torch's own is deprecated and does not compile."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
@@ -58,9 +56,7 @@ def batch_mean(values: Tensor, *, sync: bool, known: Tensor | None = None) -> Te
 
 
 def all_rows(values: Tensor, *, sync: bool) -> Tensor:
-    """The rows of ``(N, …)`` of all processes in order of rank, if ``sync``; shards may be
-    uneven.
-    """
+    """The rows of ``(N, …)`` of all processes by rank, if ``sync``; shards may be uneven."""
     if _alone(sync):
         return values
     # Uneven `all_gather` aborts the process on gloo: each rank adds its rows to its own place in

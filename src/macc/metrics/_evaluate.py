@@ -211,9 +211,7 @@ def measured(
     answers: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> Report:
-    """The report of predictions on the CPU, whose weights are relative; other arguments are those
-    of :func:`evaluate`.
-    """
+    """The report of predictions on the CPU with relative weights; see :func:`evaluate`."""
     everything = metrics is None
     if answers:
         metrics = metrics_of_answers(metrics)

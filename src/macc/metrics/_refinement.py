@@ -109,9 +109,7 @@ def held_out(given: Predictions) -> Held:
 
 
 def _logits(given: Predictions) -> Tensor:
-    """Logits less the largest of their row, float64 ``(N, K)``; probabilities give theirs up to
-    that.
-    """
+    """Logits less the largest of their row, float64 ``(N, K)``, also of probabilities."""
     given = given.check()
     result = torch.empty(given.scores.shape, dtype=torch.float64)
     for part in blocks(given.scores):
@@ -124,9 +122,7 @@ def _logits(given: Predictions) -> Tensor:
 
 
 def _halves(logits: Tensor, labels: Tensor) -> Tensor:
-    """The half of each sample, by its class and the rank of its loss; rows of equal losses are
-    ordered by their rest.
-    """
+    """The half of each sample, by its class, the rank of its loss and the rest of its row."""
     own = logits.gather(1, labels[:, None])[:, 0]
     rest = torch.cat([logits[part].square().sum(1) for part in blocks(logits)])
     keys = labels, own, rest  # with ranks within classes, a change of rank moves two samples at most

@@ -132,9 +132,7 @@ class Report(Displayed):
         return json.dumps(finite(self.to_dict()), indent=2)
 
     def to_pandas(self) -> Any:
-        """A data frame with a row for each metric: ``value``, ``low``, ``high`` and
-        ``noise_floor``.
-        """
+        """A data frame with a row a metric: ``value``, ``low``, ``high`` and ``noise_floor``."""
         return data_frame({name: asdict(estimate) for name, estimate in self.metrics.items()})
 
     def plot(self) -> Any:
@@ -216,9 +214,7 @@ class Report(Displayed):
         return [self._heading(), self._metric_table(), *classes, *ends]
 
     def tests(self) -> str:
-        """P-values of perfect calibration in a sentence, or nothing where they were not asked
-        for.
-        """
+        """P-values of perfect calibration in a sentence; nothing where not asked for."""
         if not self.p_values:
             return ""
         each = (f"{NAMES[name]} {_p_value(p)}" for name, p in self.p_values.items())
@@ -321,9 +317,7 @@ def reliability_bins(
 
 
 def weights_note(num_samples: int, size: float | None) -> tuple[str, ...]:
-    """A sentence that says how many samples of equal weights say as much as those of relative
-    weights.
-    """
+    """A sentence: how many samples of equal weights say as much as these."""
     if size is None:
         return ()
     equal = thousands(round(size))

@@ -225,9 +225,7 @@ def auroc(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
 
 
 def class_aurocs(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """One-against-rest area of each class, float64 ``(K,)``, by midranks; ``nan`` where
-    undefined.
-    """
+    """One-against-rest areas, float64 ``(K,)``, by midranks; ``nan`` where undefined."""
     if weights is not None:
         return _weighted_aurocs(probs, labels, weights)
     num_samples, num_classes = probs.shape
@@ -250,9 +248,7 @@ def class_aurocs(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -
 
 
 def _weighted_aurocs(probs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """:func:`class_aurocs` where a pair of samples counts as often as the product of their
-    weights.
-    """
+    """:func:`class_aurocs` where a pair counts as often as the product of its weights."""
     targets, each = labels.cpu().numpy(), weights.cpu().numpy()
     total = each.sum()
     areas = np.full(probs.shape[1], np.nan)

@@ -80,9 +80,7 @@ def calibration_tests(
 
 
 def p_values(samples: TopLabels, weights: Tensor | None = None) -> dict[str, float]:
-    """The p-value of each test of these probabilities and outcomes; weights are not whole, but
-    relative.
-    """
+    """The p-value of each test of these probabilities and outcomes, with relative weights."""
     probs, right = (part.cpu().double() for part in samples)
     each = torch.ones_like(probs) if weights is None else weights.cpu()
     # An outcome times its weight has this variance.

@@ -40,9 +40,7 @@ class TopBins(NamedTuple):
 
     @property
     def gaps(self) -> Tensor:
-        """Signed gap of each bin, which is correct predictions minus the confidence claimed for
-        them.
-        """
+        """Signed gap of each bin, correct predictions minus the confidence claimed."""
         return self.correct - self.confidence
 
     @property
@@ -52,17 +50,13 @@ class TopBins(NamedTuple):
 
 
 def effective_sizes(totals: Tensor, squares: Tensor) -> Tensor:
-    """How many samples of equal weights vary as much as samples of these sums of weights and of
-    squared weights.
-    """
+    """How many samples of equal weights vary as much, from sums of weights and of their squares."""
     return torch.where(squares > 0, totals.square() / squares, 0.0)
 
 
 @lru_cache
 def inner_edges(bins: int, device: torch.device) -> Tensor:
-    """Upper edges of all equal-width bins but the last, float64 ``(bins - 1,)``; not to be written
-    to.
-    """
+    """Upper edges of equal-width bins but the last, float64 ``(bins - 1,)``; not written to."""
     return torch.arange(1, bins, dtype=torch.float64, device=device) / bins
 
 
@@ -76,9 +70,7 @@ def bin_index(values: Tensor, bins: int) -> Tensor:
 
 
 def equal_weight_index(values: Tensor, bins: int, masses: Tensor) -> Tensor:
-    """:func:`equal_mass_index` of values ``(M, N)`` that have masses ``(M, N)``; those of mass 0 do
-    not count.
-    """
+    """:func:`equal_mass_index` of values with masses, ``(M, N)``; mass 0 does not count."""
     ordered, order = values.double().sort(dim=1)
     running = masses.gather(1, order).cumsum(1)
     parts = torch.arange(1, bins, dtype=torch.float64, device=values.device) / bins
@@ -109,9 +101,7 @@ def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
 
 
 def top_labels(blocks: Iterable[Block]) -> TopLabels:
-    """Confidence and correctness of each sample; of equal probabilities the first class is
-    predicted.
-    """
+    """Confidence and correctness of each sample; the first class wins a tie."""
     return TopLabels(*(torch.cat(part) for part in zip(*map(top_of_block, blocks), strict=True)))
 
 
@@ -220,9 +210,7 @@ class ClassGaps:
         return gaps
 
     def samples(self) -> Tensor:
-        """How many samples each bin of each class holds, or their weights, float64 ``(bins, K)``,
-        where they are counted.
-        """
+        """Samples, or their weights, in each bin of each class, ``(bins, K)``, where counted."""
         assert self._counts is not None  # noqa: S101 - asked for when it was made
         counts = self._counts.clone()
         counts[0] += self._weight - counts.sum(0)
@@ -233,9 +221,7 @@ class ClassGaps:
         return self._totals.sum(0)
 
     def spread(self) -> Tensor:
-        """Variance, ``(bins, K)``, of gaps of labels drawn from the probabilities, where samples
-        have groups.
-        """
+        """Variance, ``(bins, K)``, of gaps of drawn labels, where samples have groups."""
         assert self._spread is not None  # noqa: S101 - groups were given
         spread = self._spread.clone()
         spread[0] += self._squares - spread.sum(0)
@@ -263,18 +249,14 @@ def class_gaps(given: Predictions, bins: int) -> ClassGaps:
 
 
 class SomeClasses(NamedTuple):
-    """The probabilities of some neighbouring classes, ``(M, N)``, in the type they were given
-    in.
-    """
+    """Probabilities of some neighbouring classes, ``(M, N)``, in the type they had."""
 
     classes: range
     values: Tensor
 
 
 def columns(probs: Tensor, most: int | None = None) -> Iterator[SomeClasses]:
-    """Yield the classes of ``(N, K)`` probabilities in groups, of ``most`` classes at most, that
-    bound the memory of what follows.
-    """
+    """Yield classes of ``(N, K)`` probabilities in groups, ``most`` at most, to bound memory."""
     num_samples, num_classes = probs.shape
     step = min(max(1, _COLUMN_ELEMENTS // num_samples), most or num_classes)
     for start in range(0, num_classes, step):
@@ -311,9 +293,7 @@ def adaptive_cells(
     most: int | None = None,
     weights: Tensor | None = None,
 ) -> Iterator[ClassCells]:
-    """Cut each class's probabilities, or those above ``threshold``, into bins of equal mass,
-    ``most`` classes at a time.
-    """
+    """Cut each class's probabilities, all or above ``threshold``, into bins of equal mass."""
     for classes, values in columns(probs, most):
         wide = values.double()
         above = torch.ones_like(wide, dtype=torch.bool) if threshold is None else wide > threshold

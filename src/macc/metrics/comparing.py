@@ -70,9 +70,7 @@ class Comparison(Displayed):
         return json.dumps(finite(self.to_dict()), indent=2)
 
     def to_pandas(self) -> Any:
-        """A data frame with a row for each metric: ``a``, ``b``, ``value``, ``low``, ``high``,
-        ``p`` and ``p_holm``.
-        """
+        """A data frame with a row a metric and the columns of :class:`Difference`."""
         return data_frame(self.to_dict())
 
     def _parts(self) -> list[Table | str]:

@@ -88,9 +88,7 @@ def as_pixels(probs: Array, labels: Array, ignore_index: int | None = None) -> P
 
 
 def kept_weights(weights: Array, labels: Array, ignore_index: int | None, *, some: bool = True) -> Tensor:
-    """The weights ``(N,)`` of rows, or those of rows whose label is not ignored; ``some`` has to be
-    above 0.
-    """
+    """The weights ``(N,)`` of rows that are not ignored; ``some`` has to be above 0."""
     each = sample_weights(weights, len(labels), some=some).cpu()
     return each if ignore_index is None else each[as_tensor(labels, "labels").cpu() != ignore_index]
 

@@ -34,9 +34,7 @@ def num_cells(per_octave: int) -> int:
 
 
 def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTAVE) -> npt.NDArray[np.int64]:
-    """A fine cell of each probability, rising with it; the first bits of a float64 are its
-    logarithm.
-    """
+    """A fine cell of each probability, rising with it, from the first bits of its float64."""
     last = num_cells(per_octave) - 1
     upper = probs > 0.5
     bits = np.where(upper, 1 - probs, probs).view(np.int64)

@@ -146,9 +146,7 @@ def _one_column(column: Any) -> npt.NDArray[Any]:
 
 
 def _joined(column: Any) -> npt.NDArray[Any]:
-    """The rows of a column of lists, out of the one array that they have in Arrow: no number
-    becomes an object of Python's.
-    """
+    """The rows of a column of lists, from their one array in Arrow, without Python objects."""
     rows = column.to_arrow()
     rows = rows.combine_chunks() if hasattr(rows, "combine_chunks") else rows
     if rows.null_count:

@@ -185,9 +185,7 @@ class Predictions:
 
 
 class ReadAs(TypedDict, total=False):
-    """How scores and labels are read: what every metric takes beside its own knobs, and
-    :func:`predictions` understands.
-    """
+    """How scores and labels are read, as :func:`predictions` takes it, for every metric."""
 
     from_logits: bool
     normalise: bool

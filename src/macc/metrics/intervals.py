@@ -52,9 +52,7 @@ _GROW = 2.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric, its interval, and for a calibration error the value that chance alone would
-    give.
-    """
+    """A metric, its interval, and for a calibration error what chance alone would give."""
 
     value: float
     low: float
@@ -79,9 +77,7 @@ class Deviation(NamedTuple):
         return self.least - other.most, self.most - other.least
 
     def near(self, other: "Deviation") -> list[tuple[Tensor, Tensor]]:
-        """The same if the biases are alike: that of one may be far off, while that of the other is
-        halfway.
-        """
+        """The same if the biases are alike: one may be far off, the other halfway."""
         own, others = self.middle or self[:2], other.middle or other[:2]
         return [(self.least - others[1], self.most - others[0]), (own[0] - other.most, own[1] - other.least)]
 
@@ -209,9 +205,7 @@ class Gaps(NamedTuple):
         return float(self.seen)
 
     def estimate(self, confidence: float, *, largest: float = 1.0) -> Estimate:
-        """The interval described at the top of this file, between 0 and the largest error there
-        is.
-        """
+        """The interval described at the top, between 0 and the largest error there is."""
         tail = (1 - confidence) / 2
         value, low = self.value, 0.0
         if value > quantile(self.null, 1 - tail):
@@ -221,9 +215,7 @@ class Gaps(NamedTuple):
         return Estimate(value, min(low, value), max(high, value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:
-        """From what grown gaps show to what shrunk ones show, moved up where drawn labels show
-        more.
-        """
+        """From what grown gaps show to what shrunk ones, or drawn labels if more, show."""
         more = (self.shrunk_null.mean() - self.shrunk.mean()).clamp(min=0)
         middle = (self.shrunk + more + self.grown) / 2
         return Deviation(
@@ -264,9 +256,7 @@ def root_mean_square(binned: TopBins) -> Norm:
 
 
 def plausible(norm: Norm, gaps: Tensor, noise: Tensor, *, sign: int = 0) -> tuple[Tensor, Tensor]:
-    """Gaps moved towards 0, and away from it (or to the side ``sign``) as far as the norm may be
-    too small.
-    """
+    """Gaps moved towards 0 and away, or to the side ``sign``, as far as the norm may err."""
     spread = noise.std(0, correction=0)
     side = torch.where(gaps < 0, -1.0, 1.0) if sign == 0 else torch.full_like(gaps, sign)
     shrunk = gaps.sign() * (gaps.abs() - _SHRINK * spread).clamp(min=0)
@@ -439,9 +429,7 @@ def unseen_share(draws: int, size: Tensor | float) -> Tensor:
 
 
 def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tuple[Floats, Floats]:
-    """Exact limits of the probabilities behind so many hits among so many samples, each missed by
-    ``tail``.
-    """
+    """Exact limits of the probabilities behind so many hits, each missed by ``tail``."""
     # Scikit-learn brings scipy along, and importing the metrics should not wait for it.
     from scipy.special import betaincinv
 
@@ -457,9 +445,7 @@ def clopper_pearson(hits: npt.ArrayLike, size: npt.ArrayLike, tail: float) -> tu
 def limits_within(
     hits: Floats, size: Floats, tail: float, most: float
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Whether the lower and the upper limits of :func:`clopper_pearson` are at most ``most``, a
-    hundred times as fast.
-    """
+    """Whether limits of :func:`clopper_pearson` are at most ``most``, a hundred times as fast."""
     from scipy.special import betainc
 
     some, all_but_some = np.where(hits > 0, hits, 0.5), np.where(hits < size, size - hits, 0.5)
@@ -469,9 +455,7 @@ def limits_within(
 
 
 def quantile(values: Tensor, level: float) -> float:
-    """The quantile, rounded outwards to a value that occurs; infinite values need no arithmetic
-    so.
-    """
+    """The quantile, rounded outwards to a value that occurs, so that infinity is no trouble."""
     ordered = values.sort().values
     place = level * (len(ordered) - 1)
     return float(ordered[math.ceil(place - 1e-9) if level > 0.5 else math.floor(place + 1e-9)])

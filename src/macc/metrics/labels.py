@@ -65,9 +65,7 @@ class LabelReport(Displayed):
         return self.metrics[metric]
 
     def to_dict(self) -> dict[str, Any]:
-        """The mean over labels, and each label: ``{metric: {value, low, high}}`` with
-        ``noise_floor`` where it has one.
-        """
+        """The mean over labels, and each label: ``{metric: {value, low, high, …}}``."""
         return {
             "mean": _shown(self.metrics),
             "labels": {
@@ -276,9 +274,7 @@ def _wanted(metrics: Iterable[str] | None) -> list[str]:
 
 
 def _mean(parts: Sequence[Sampled]) -> Sampled:
-    """The mean over labels, resample by resample: each resample holds the same rows for all
-    labels.
-    """
+    """The mean over labels in each resample, which holds the same rows for all labels."""
     if all(isinstance(part, Gaps) for part in parts):
         return Gaps(*(torch.stack(each).mean(0) for each in zip(*parts, strict=True)))
     scores = [part for part in parts if isinstance(part, Ordinary)]

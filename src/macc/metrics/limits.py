@@ -65,9 +65,7 @@ def limited(name: str, num_classes: int) -> str:
 
 
 def limitable() -> list[str]:
-    """What can be limited: every metric of which less is better, and errors of the predicted class
-    of two.
-    """
+    """What can be limited: metrics that should be small, and of two classes top-label errors."""
     found = [name for name, metric in registry().items() if metric.better == "lower" and metric.of == "any"]
     return found + [f"top_label_{name}" for name in found if f"positive_{name}" in registry()]
 

@@ -47,9 +47,7 @@ def class_names(classes: Sequence[str] | None, num_classes: int) -> list[str]:
 
 
 def positive_index(positive: int | str | None, classes: Sequence[str]) -> int | None:
-    """Which class verdicts are about: class 1 of two unless another is named, and none of more than
-    two.
-    """
+    """Which class verdicts are about: of two class 1 unless another is named, else none."""
     if len(classes) != 2:
         if positive is not None:
             raise ValueError(

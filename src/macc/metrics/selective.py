@@ -200,18 +200,14 @@ class Answered:
         return (wrong + (before - start * share) * harmonic).sum(1) / self.samples[:, -1]
 
     def excess(self) -> Tensor:
-        """The mean risk above that of the best order of the same predictions, all right ones first,
-        ``(R,)``.
-        """
+        """The mean risk above that of the best order of the same predictions, ``(R,)``."""
         total, wrong = self.samples[:, -1], self.wrong[:, -1]
         right = total - wrong
         best = (wrong - right * (self.harmonic(total) - self.harmonic(right))) / total
         return (self.area - best).clamp(min=0)
 
     def right_above_wrong(self) -> Tensor:
-        """How often a right prediction is more confident than a wrong one, ``(R,)``; ``nan`` where
-        one kind is missing.
-        """
+        """How often right predictions are more confident than wrong ones, ``(R,)``, or ``nan``."""
         _, _, size, wrong, _ = self._steps
         all_wrong = self.wrong[:, -1]
         beaten = ((size - wrong) * (all_wrong[:, None] - self.wrong + wrong / 2)).sum(1)
@@ -232,18 +228,14 @@ class Answered:
         return (before + (first - start) * share) / first
 
     def coverage_at(self, risk: float) -> Tensor:
-        """The largest share of samples that a threshold can answer within an error rate,
-        ``(R,)``.
-        """
+        """The largest share of samples that a threshold answers within an error rate, ``(R,)``."""
         # Rounding in the running sum must not turn a rate that equals the limit away.
         within = (self.wrong <= (risk + 1e-12) * self.samples) & (self.samples > 0)
         return torch.where(within, self.samples, 0.0).amax(1) / self.samples[:, -1]
 
     @cached_property
     def _steps(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Samples and errors above each confidence, samples and errors of it, and their share of
-        errors.
-        """
+        """Samples and errors above each confidence and of it, and their share of errors."""
         start, before = (torch.nn.functional.pad(part, (1, 0))[:, :-1] for part in (self.samples, self.wrong))
         size, wrong = self.samples - start, self.wrong - before
         return start, before, size, wrong, torch.where(size > 0, wrong / size, 0.0)

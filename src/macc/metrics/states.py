@@ -106,9 +106,7 @@ def _are_sums(arrays: dict[str, npt.NDArray[Any]], num_classes: int, bins: int) 
 
 @np.errstate(over="ignore", invalid="ignore")  # whatever numbers a file may hold
 def _is_possible(sums: dict[str, npt.NDArray[np.float64]], positive: int | None) -> bool:
-    """Whether samples can have these sums: those that count the same samples agree, and none passes
-    what they allow.
-    """
+    """Whether samples can have these sums: counts agree, and none passes what they allow."""
     samples, right, loss, squared, infinite = sums["scores"].T
     squares, rows, relative, repeated = sums["weights"]
     count = samples.sum()
@@ -119,9 +117,7 @@ def _is_possible(sums: dict[str, npt.NDArray[np.float64]], positive: int | None)
     gaps_of_classes = sums["class_gaps"]
 
     def same(one: Any, other: Any) -> bool:
-        """Whether sums of weights agree; those of samples without weights are whole, and agree
-        exactly.
-        """
+        """Whether sums of weights agree; those of samples without weights do so exactly."""
         return _within(one - other, -slack, slack) if relative else bool(np.all(one == other))
 
     found = [

@@ -48,9 +48,7 @@ _MOST_CLASS_BINS = 2**18
 
 
 class Waiting:
-    """Copies of small batches, checked and not yet added to sums; memory that is used again and
-    again.
-    """
+    """Copies of small checked batches, not yet in the sums, in memory that is used again."""
 
     def __init__(self, num_classes: int):
         self.capacity = _WAITING_ELEMENTS // num_classes
@@ -214,9 +212,7 @@ class Calibration:
             self._waiting.put(given)
 
     def _add_weighted(self, given: Predictions, weights: Tensor) -> None:
-        """Add checked samples: whole weights as repeated samples, a few at a time, and others as
-        they are.
-        """
+        """Add checked samples; those of whole weights are repeated, a few at a time."""
         there = (weights > 0).nonzero()[:, 0]
         if len(there) == 0:
             return
@@ -315,9 +311,7 @@ class Calibration:
     def draws(
         self, *, resamples: int = 1000, confidence: float | None = None, sums: Sums | None = None
     ) -> GroupDraws:
-        """What resampling groups shows; of single classes where a level for their intervals is
-        given.
-        """
+        """What resampling groups shows; of single classes too where a level is given."""
         check_resamples(resamples)
         if not self.intervals:
             raise ValueError("sums of one group have no intervals; make the Calibration with intervals=True")

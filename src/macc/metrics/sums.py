@@ -273,9 +273,7 @@ class Sums:
         return TopBins(*(found * (self.size / self.total) if self.relative else found))
 
     def bin_sizes(self, name: str) -> Tensor:
-        """How many samples of equal weights say as much as those of each bin of ``top`` or
-        ``positive``.
-        """
+        """How many samples of equal weights say as much as a bin of ``top`` or ``positive``."""
         return effective_sizes(self.parts[name][0], self.parts[name][4])
 
     @property

@@ -94,9 +94,7 @@ def float64_copy(rows: Tensor) -> Tensor:
 
 
 def _bounds(logits: Tensor) -> tuple[float, float]:
-    """Between which temperatures to search: 0.01 and 100, or further apart for logits of a very
-    small or large scale.
-    """
+    """The temperatures to search: 0.01 to 100, further apart for logits of an unusual scale."""
     some = logits[:: max(1, len(logits) // _TYPICAL_ROWS)].double()
     typical = float((some.amax(1) - some.amin(1)).median())
     return min(LOWEST, typical / _FAR) or LOWEST, max(HIGHEST, typical / _NEAR)

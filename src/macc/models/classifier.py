@@ -12,8 +12,6 @@ def classifier_name(model: nn.Module) -> str:
 
 
 def trained_name(model: nn.Module) -> str:
-    """Dotted name of what a frozen backbone leaves to train: what the model says, else its
-    classifier.
-    """
+    """Dotted name of what a frozen backbone leaves to train: the classifier, or as it says."""
     own = getattr(model, "trained", None)
     return own if isinstance(own, str) else classifier_name(model)

@@ -47,9 +47,7 @@ class HubModel(nn.Module):
         return dict(json.loads(self.model.config.to_json_string(use_diff=False)))  # type: ignore[operator, union-attr]
 
     def forward(self, inputs: Any) -> Tensor:
-        """Maps images ``(N, C, H, W)``, token ids ``(N, L)`` or a dict of model inputs to logits
-        ``(N, K)``.
-        """
+        """Maps images, token ids ``(N, L)`` or a dict of inputs to logits ``(N, K)``."""
         if not isinstance(inputs, Tensor):
             output = self.model(**inputs)
         elif inputs.is_floating_point():
@@ -193,9 +191,7 @@ def _factory(transformers: Any, config: Any, name: str) -> Any:
 
 
 def _with_weights(factory: Any, config: Any, name: str, weights: dict[str, Tensor] | None) -> Any:
-    """A model with weights of its own place, or with those given; the library knows older names of
-    its layers.
-    """
+    """A model with its own weights or those given; older names of its layers are known."""
     if weights is not None and all(key.startswith("model.") for key in weights):
         weights = {key.removeprefix("model."): value for key, value in weights.items()}  # saved by a HubModel
     kind = factory._model_mapping[type(config)]

@@ -143,9 +143,7 @@ def resnet56(*, num_classes: int, in_channels: int = 3) -> ResNet:
 
 
 def resnet110(*, num_classes: int, in_channels: int = 3) -> ResNet:
-    """ResNet-110 of bottleneck blocks, 256 features, 1.15 M parameters; the classic one has basic
-    blocks.
-    """
+    """ResNet-110 of bottleneck blocks, not of basic ones: 256 features, 1.15 M parameters."""
     return ResNet(Bottleneck, (12, 12, 12), (16, 32, 64), num_classes=num_classes, in_channels=in_channels)
 
 
@@ -186,9 +184,7 @@ def resnet50(*, num_classes: int, in_channels: int = 3) -> ResNet:
 
 
 def resnet50_tiny(*, num_classes: int, in_channels: int = 3) -> ResNet:
-    """The paper's ResNet-50 for Tiny-ImageNet: 3×3 stem, 2×2 final pooling, 8192 features, 25.1 M
-    parameters.
-    """
+    """The paper's ResNet-50 for Tiny-ImageNet: 3×3 stem, 8192 features, 25.1 M parameters."""
     return ResNet(
         Bottleneck,
         (3, 4, 6, 3),

@@ -72,9 +72,7 @@ _ROWS = 2**14
 
 @dataclass(frozen=True)
 class Alarm:
-    """When the alarm was raised, in which direction, and where the change seems to have begun; rows
-    count from 1.
-    """
+    """When and in which direction an alarm was raised, and where it began; rows count from 1."""
 
     row: int
     time: float

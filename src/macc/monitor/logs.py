@@ -89,9 +89,7 @@ def count_log(
 
 
 class _Repeats:
-    """Refuses rows that are there twice: with one time and one id or, without ids, neighbours that
-    are the same.
-    """
+    """Refuses rows that are there twice: of one time and id or, without ids, equal neighbours."""
 
     def __init__(self, source: Source, *, by_id: bool):
         self.source, self.by_id = source, by_id

@@ -33,9 +33,7 @@ MISSING = -1
 
 @dataclass(frozen=True)
 class Settings:
-    """What all rows of a monitor share; ``low`` and ``high`` limit accuracy minus confidence under
-    the null.
-    """
+    """What all rows of a monitor share; ``low`` and ``high`` limit accuracy minus confidence."""
 
     num_classes: int
     classes: tuple[str, ...] | None = None
@@ -51,9 +49,7 @@ class Settings:
 
     @property
     def limit(self) -> float:
-        """The wealth at which the alarm is raised; half of alpha goes into the limits that a
-        baseline gives.
-        """
+        """The wealth that raises the alarm; a baseline's limits take half of alpha."""
         return (1 if self.baseline is None else 2) / self.alpha
 
     def __post_init__(self) -> None:
@@ -208,9 +204,7 @@ class Monitor:
         return Adding(self, batch, mark, stream, late)
 
     def counted(self, batch: str, mark: str, stream: str) -> bool:
-        """Whether this very batch was counted before; another one of that id, or under another id,
-        is refused.
-        """
+        """Whether this very batch was counted; two of one id, or one of two, are refused."""
         known = self.streams[stream].batches if stream in self.streams else {}
         if batch in known:
             if known[batch] != mark:

@@ -22,9 +22,7 @@ _SUMS = ("rows", "confidence", "spread", "labelled", "labelled_confidence", "lab
 
 @dataclass
 class Window:
-    """Sums of a window of time. ``spread`` is the variance that right confidences give the number
-    of right answers.
-    """
+    """Sums of a window; ``spread`` is the variance of its right answers, if confidence is right."""
 
     rows: float = 0.0
     confidence: float = 0.0

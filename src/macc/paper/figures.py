@@ -116,9 +116,7 @@ def draw(result: Result, out: Path, root: str | PathLike[str] | None = None) -> 
 
 
 def _samples(scene: _Scene) -> "tuple[Figure, str]":
-    """Figure 1: two images a data set with both models' confidences, and their reliability
-    diagrams.
-    """
+    """Figure 1: two images a data set, both models' confidences and reliability diagrams."""
     datasets = [name for name in scene.datasets if scene.pairs(name)]
     figure, rows = grid(len(datasets), 4, (2.9, 2.9))
     for row, dataset in zip(rows, datasets, strict=True):

@@ -27,9 +27,7 @@ PAPER_RATIO = 7
 
 
 class _Conventional(nn.Module):
-    """Moments from whole passes through the network, as they are computed without the paper's short
-    cut.
-    """
+    """Moments from whole passes through the network, without the paper's short cut."""
 
     def __init__(self, model: nn.Module, samples: int) -> None:
         super().__init__()

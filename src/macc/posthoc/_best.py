@@ -38,9 +38,7 @@ _ERRORS = 2
 
 @dataclass(frozen=True)
 class Score:
-    """What cross-validation showed of one candidate; one that was refused has a reason and no
-    numbers.
-    """
+    """What cross-validation showed of a candidate; a refused one has a reason, no numbers."""
 
     name: str
     nll: float

@@ -181,9 +181,7 @@ def _check_values(owner: str, values: Floats) -> None:
 
 
 def _equal_mass(x: Floats, bins: int) -> Floats:
-    """Upper edges of all bins but the last, which share the samples evenly as far as equal values
-    allow.
-    """
+    """Upper edges of bins but the last, which share the samples as evenly as ties allow."""
     ordered = np.sort(x)
     wanted = (np.arange(1, bins) * len(x) + bins - 1) // bins
     values = ordered[wanted - 1]
@@ -194,9 +192,7 @@ def _equal_mass(x: Floats, bins: int) -> Floats:
 
 
 def _equal_weight(x: Floats, bins: int, each: Floats) -> Floats:
-    """:func:`_equal_mass` of samples that have weights; one that stands alone belongs to the bin
-    that it ends.
-    """
+    """:func:`_equal_mass` of weighted samples; one alone belongs to the bin that it ends."""
     places, group = np.unique(x, return_inverse=True)
     up_to = np.bincount(group, each).cumsum()
     before = np.append(0.0, up_to[:-1])
@@ -209,9 +205,7 @@ def _equal_weight(x: Floats, bins: int, each: Floats) -> Floats:
 
 
 def _rising(x: Floats, hits: Floats, each: Floats) -> tuple[Floats, Floats]:
-    """The ends of each level part of the isotonic curve of hits, each of a weight, without
-    smoothing.
-    """
+    """The ends of each level part of the isotonic curve of weighted hits."""
     from scipy.optimize import isotonic_regression
 
     places, group = np.unique(x, return_inverse=True)

@@ -159,8 +159,6 @@ class Coverage(Displayed):
 
 
 def place_of(count: int, coverage: float) -> int:
-    """Which of the sorted scores is the threshold, from 1; more than there are if they are too
-    few.
-    """
+    """Which of the sorted scores is the threshold, from 1; if too few, more than there are."""
     # In decimal digits: (n + 1) times 0.9 in binary may be a hair above a whole number.
     return math.ceil((count + 1) * Decimal(repr(float(coverage))))

@@ -248,9 +248,7 @@ def _margins(logits: Tensor) -> Tensor:
 
 
 def _penalised(features: Tensor, hits: Tensor, each: Tensor) -> tuple[Floats, tuple[str, ...]]:
-    """The coefficients of least penalised loss of weighted samples; penalties of all but the first
-    two are MacKay's.
-    """
+    """The coefficients of least penalised loss; penalties after the first two are MacKay's."""
     size, count = float(each.sum()), features.shape[1]
     start = np.zeros(count)
     start[0] = 1.0

@@ -207,9 +207,7 @@ def _on_simplex(
 
 
 def _least_on_simplex(form: Floats, line: Floats) -> Floats:
-    """Where ``w form w / 2 + line w`` is least among three weights that sum to 1: inside, else on
-    an edge.
-    """
+    """Where ``w form w / 2 + line w`` is least among three weights that sum to 1."""
     # Along two edges that begin at the last corner, the form has two coordinates.
     edges = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]])
     (a, b), (_, c) = edges @ form @ edges.T

@@ -106,9 +106,7 @@ class Problem:
         return replace(self, features=self.features.float())
 
     def groups(self) -> Tensor:
-        """The group of each number, ``(K, width)``: by class d (or M with d on its diagonal), and b
-        at the end.
-        """
+        """The group of each number, ``(K, width)``: d by class, or M with d in it; b last."""
         result = torch.full((self.classes, self.width), _OTHER, device=self.features.device)
         (result.diagonal() if self.mixes else result[:, 0]).fill_(_OWN)
         result[:, -1] = _OFFSET
@@ -134,9 +132,7 @@ class Problem:
         return scores if self.present.all() else scores.masked_fill_(~self.present, -torch.inf)
 
     def loss(self, change: Tensor) -> tuple[float, Tensor]:
-        """The sum of the negative log-likelihoods, or that of the Brier scores, and its
-        gradient.
-        """
+        """The sum of negative log-likelihoods, or of Brier scores, and its gradient."""
         weights = self.weights(change)
         total, slope = 0.0, torch.zeros_like(weights)
         for part in blocks(self.features):
@@ -167,9 +163,7 @@ class Problem:
         return total, slope * self.present[:, None]
 
     def of_brier(self) -> "Problem":
-        """The same by the Brier score, which counts so that at temperature scaling both objectives
-        are equal.
-        """
+        """The same by the Brier score, which at temperature scaling counts as much."""
         start = self.features.new_zeros(self.classes, self.width)
         return replace(self, brier=self.loss(start)[0] / max(replace(self, brier=1.0).loss(start)[0], 1e-300))
 
@@ -219,9 +213,7 @@ class Problem:
 
 
 def _folded(grams: Tensor) -> Tensor:
-    """Gram matrices of (x, -s, 1) for each class as those of x, with -s added to the entry of the
-    class, and 1.
-    """
+    """Gram matrices of (x, -s, 1) for each class from those of x."""
     each = torch.arange(len(grams), device=grams.device)
     grams[each, each] += grams[:, -2]
     grams[each, :, each] += grams[:, :, -2]
@@ -231,9 +223,7 @@ def _folded(grams: Tensor) -> Tensor:
 
 
 class FittedMap(NamedTuple):
-    """The numbers of a fit: ``own`` (K,), ``other`` (K, K) or None, ``offset`` (K,); their
-    penalties; notes.
-    """
+    """The numbers of a fit, ``own`` (K,), ``other`` (K, K), ``offset`` (K,); penalties; notes."""
 
     own: Floats
     other: Floats | None

@@ -331,9 +331,7 @@ def _held_out_gains(
     fit: Callable[[Any, Any], Calibrator],
     held_out: Tensor,
 ) -> list[Floats]:
-    """For each penalty how much less loss each sample has, when it is held out, by the own map of
-    its group.
-    """
+    """For each penalty the loss that the own map of its group saves each held-out sample."""
     gains = [np.zeros(data.num_samples) for _ in _PENALTIES]
     folds = held_out.numpy()
     for fold in range(int(held_out.max()) + 1 if large else 0):
@@ -358,9 +356,7 @@ def _held_out_gains(
 
 
 def _own_map(logs: Tensor, labels: Tensor, penalty: float, *, offsets: bool) -> tuple[float, Floats]:
-    """Slope and offsets of a group, shrunk towards 1 and 0, from the logarithms of the common map's
-    probabilities.
-    """
+    """Slope and offsets of a group after the common map, shrunk towards 1 and 0."""
     classes = logs.shape[1]
     hits = torch.zeros_like(logs).scatter_(1, labels[:, None], 1.0)
     start = np.concatenate([[1.0], np.zeros(classes)])

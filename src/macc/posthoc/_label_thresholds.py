@@ -51,9 +51,7 @@ class LabelThreshold:
 
 @dataclass(frozen=True)
 class LabelThresholds(Displayed):
-    """The result of :func:`label_thresholds`; called with probabilities it says which labels are
-    given.
-    """
+    """The result of :func:`label_thresholds`; called, it says which labels are given."""
 
     labels: tuple[LabelThreshold, ...]
     samples: int
@@ -74,9 +72,7 @@ class LabelThresholds(Displayed):
         return np.array([math.inf if row.threshold is None else row.threshold for row in self.labels])
 
     def __call__(self, probs: Array) -> Any:
-        """Which labels are given, true or false, of the shape and kind of the probabilities
-        ``(N, K)``.
-        """
+        """Which labels are given, true or false, as an array like ``probs``, ``(N, K)``."""
         shape = tuple(np.shape(probs))
         if len(shape) != 2 or shape[1] != len(self.labels):
             raise ValueError(

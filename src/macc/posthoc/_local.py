@@ -196,9 +196,7 @@ def _network(features: Tensor, hidden: Tensor, output: Tensor) -> tuple[Tensor, 
 
 
 def _losses(data: Sample, logs: Tensor) -> tuple[float, Tensor]:
-    """Sum of the negative log-likelihoods at ``log T`` of each row, and its slope by each of
-    them.
-    """
+    """Sum of the negative log-likelihoods at ``log T`` of each row, and its slopes."""
     losses, slopes, start, bounded = [], [], 0, _bounded(logs)
     for rows, labels in data.blocks():
         inverse = (-bounded[start : start + len(rows)]).exp().to(rows.device)[:, None]

@@ -104,9 +104,7 @@ class MetaCal(Calibrator):
         return accept(cls(data.num_classes, *fitted, notes=notes + found.notes), data)
 
     def uncertain(self, logits: Array) -> Any:
-        """Which samples get the uniform answer, boolean ``(N,)``: those to hand over to a
-        person.
-        """
+        """Which samples get the uniform answer, boolean ``(N,)``: those for a person."""
         rows = self._rows(logits)
         return like(entropy(rows.double()) > self.threshold, logits)
 

@@ -164,9 +164,7 @@ def mixed_losses(first: Tensor, second: Tensor, folds: Tensor, each: Tensor | No
 
 
 def weighing(weights: Tensor | None) -> dict[str, Any]:
-    """What a fit is given where samples have weights; a function that knows none is not bothered
-    with them otherwise.
-    """
+    """What a fit is given where samples have weights, which not every function knows."""
     return {} if weights is None else {"weights": weights}
 
 

@@ -359,17 +359,13 @@ def load_sets(path: Path | str) -> tuple[Sets, list[str] | None]:
 
 
 def uniform(seed: int, stage: int, first: int, count: int) -> Floats:
-    """Random numbers in [0, 1) of some rows; each depends on its row and not on how rows are
-    read.
-    """
+    """Random numbers in [0, 1) of some rows, the same however rows are read."""
     bits = np.random.PCG64(np.random.SeedSequence([seed, stage]))
     return np.random.Generator(bits.advance(first)).random(count)
 
 
 def _tuned(matrix: Tensor, labels: Tensor, empty: Sets) -> tuple[Tensor, Tensor, Sets]:
-    """RAPS with the penalty of the smallest sets, and the samples that are left for its
-    threshold.
-    """
+    """RAPS with the penalty of the smallest sets, and the samples left for its threshold."""
     rng = np.random.default_rng([empty.seed or 0, _TUNE])
     order = torch.from_numpy(rng.permutation(len(matrix)))
     few = math.ceil(_TUNING_SHARE * len(matrix))

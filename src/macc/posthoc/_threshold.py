@@ -208,9 +208,7 @@ def _claims(
     answers: bool,
     weights: Array | None,
 ) -> tuple[TopLabels, npt.NDArray[np.float64] | None]:
-    """Confidence and correctness of samples, repeated where weights are whole, and relative
-    weights.
-    """
+    """Confidence and correctness of samples, repeated by whole weights, and relative weights."""
     given = predictions(probs, labels, from_logits=from_logits, normalise=normalise, weights=weights)
     given = given.repeated()
     return claimed(given, answers=answers), None if given.weights is None else given.weights.cpu().numpy()
@@ -289,9 +287,7 @@ def check(
 
 
 def _starts(num_rows: int, size: float, risk: float, confidence: float) -> list[int]:
-    """Where sequences begin: halves, as long as samples without an error could pass; known before
-    the labels.
-    """
+    """Where sequences begin: halves that could pass without an error; known before the labels."""
     least = math.log(1 - confidence) / math.log1p(-risk)
     return [math.ceil(num_rows / 2**j) for j in range(64) if j == 0 or size / 2**j >= least]
 

@@ -109,9 +109,7 @@ class VennAbers(ClassWise):
 
 
 def _answers(scores: Floats, hits: Floats) -> tuple[Floats, Floats]:
-    """The distinct scores, and the answer below the first, at it, between it and the next, and so
-    on.
-    """
+    """The distinct scores, and the answers below, at and between them."""
     from scipy.optimize import isotonic_regression
 
     places, group = np.unique(scores, return_inverse=True)

@@ -187,9 +187,7 @@ def _parquet(output: Path, source: Source, label_column: str) -> Iterator[Write]
 
 
 class _TableLayout:
-    """The columns of a table to write: those of the table that was read, or classes, labels and
-    what else fits.
-    """
+    """The columns of a table to write: those that were read, or classes and what else fits."""
 
     def __init__(self, source: Source, label_column: str):
         self.source = source

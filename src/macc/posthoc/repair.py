@@ -159,9 +159,7 @@ def repair(
 
 
 def check_classes(fitted: Sequence[str] | None, applied: Sequence[str] | None) -> None:
-    """Refuse to apply a fit to other classes than it was fitted to, where the names of both are
-    known.
-    """
+    """Refuse to apply a fit to classes with other names than those it was fitted to."""
     if fitted is not None and applied is not None and list(fitted) != list(applied):
         raise ValueError(
             f"the classes are {_some(fitted)} in the fit and {_some(applied)} where it is applied; "

@@ -112,9 +112,7 @@ def open_npy(path: Path, labels: Path | None, reading: Reading) -> Source:
 
 
 def read_variance(path: Path, loaded: Loaded) -> Array | None:
-    """The variance of the logits of loaded samples, which an ``.npz`` of ``macc predict --moments``
-    has.
-    """
+    """The variance of loaded logits, in an ``.npz`` of ``macc predict --moments``."""
     moments = read_npz(path, {"mean", "variance"}) if path.suffix.lower() == ".npz" else {}
     if len(moments) < 2:
         return None
@@ -128,9 +126,7 @@ def read_variance(path: Path, loaded: Loaded) -> Array | None:
 
 
 def _check_shapes(path: Path, key: str, scores: tuple[Any, Any], labels: tuple[Any, Any] | None) -> int:
-    """Refuse arrays that cannot be predictions, before any is read; otherwise the number of
-    classes.
-    """
+    """The number of classes; arrays that cannot be predictions are refused before any is read."""
     shape, dtype = scores
     if dtype.kind not in "biuf":
         raise ValueError(f"{shown(path)}: {key} holds values of type {dtype}, not numbers")

@@ -20,9 +20,7 @@ _INDEX_COLUMNS = ("", "Unnamed: 0", "__index_level_0__")
 
 
 def of_answers(path: Path, header: Sequence[str], reading: Reading) -> Reading:
-    """How to read a table of answers, which has ``confidence`` and ``correct`` and no column of
-    labels.
-    """
+    """How to read a table of answers: ``confidence`` and ``correct``, no column of labels."""
     chosen = reading.class_columns or reading.logits or reading.label_column in header
     if not reading.answers or chosen or not {"confidence", "correct"} <= set(header):
         return replace(reading, answers=False)

@@ -29,9 +29,7 @@ LABEL_COLUMNS = "label_*"
 
 @dataclass(frozen=True)
 class ManyLabels:
-    """Scores and labels ``(N, L)``, whether the scores are logits, the names of the labels, and
-    what was taken.
-    """
+    """Scores and labels ``(N, L)``, whether they are logits, the labels' names, a note."""
 
     scores: npt.NDArray[Any]
     labels: npt.NDArray[np.int64]
@@ -195,9 +193,7 @@ def _checked(
     drop_missing: bool,
     taken: str = "",
 ) -> ManyLabels:
-    """Labels as 0 and 1, samples without one left out if that was asked for, and the values
-    checked.
-    """
+    """Labels as checked 0 and 1; samples without one are left out if that was asked for."""
     found = np.empty((len(scores), len(columns)), dtype=np.int64)
     for at, column in enumerate(columns):
         meaning = Labels(2, drop_missing=drop_missing, missing_cure="--drop-missing leaves such samples out")

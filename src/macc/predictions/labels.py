@@ -91,9 +91,7 @@ class Labels:
         return self._names.get(label if self.classes is not None else label.casefold(), number)
 
     def indices(self, labels: "npt.NDArray[Any] | Sequence[str]") -> npt.NDArray[np.int64]:
-        """Indices of classes, for labels as text or as numbers; a :class:`LabelError` says which
-        means nothing.
-        """
+        """Indices of classes, for labels as text or numbers; else a :class:`LabelError`."""
         if isinstance(labels, np.ndarray):
             return self._of_array(labels)
         try:
@@ -169,9 +167,7 @@ def is_missing(label: str) -> bool:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number, also written as 1.0, which is what pandas makes of whole numbers beside
-    missing ones.
-    """
+    """A whole number, also written as 1.0, as pandas does beside missing ones."""
     return int(text.partition(".")[0]) if _WHOLE.fullmatch(text) else None
 
 

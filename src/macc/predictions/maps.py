@@ -29,9 +29,7 @@ _LAYOUT = (
 
 
 class MapBatch(NamedTuple):
-    """Some images: scores ``(N, K, H, W)``, labels ``(N, H, W)``, and the number of the first one,
-    from 0.
-    """
+    """Some images: scores ``(N, K, H, W)``, labels ``(N, H, W)``, the number of the first."""
 
     scores: npt.NDArray[Any]
     labels: npt.NDArray[Any]
@@ -75,9 +73,7 @@ class Maps:
 
 
 def holds_maps(path: Path) -> bool:
-    """Whether a file has maps and not rows, which its shape says; a folder can have nothing
-    else.
-    """
+    """Whether a file has maps and not rows, by its shape; a folder has nothing else."""
     if path.is_dir():
         return True
     check_file(path)
@@ -240,9 +236,7 @@ def _one_more(header: tuple[tuple[int, ...], Any]) -> tuple[tuple[int, ...], Any
 def _check_kinds(
     path: Path, key: str, scores: tuple[tuple[int, ...], Any], labels: tuple[tuple[int, ...], Any]
 ) -> tuple[int, ...]:
-    """Refuse arrays that cannot be maps and their labels, before any is read; otherwise the shape
-    of the maps.
-    """
+    """The shape of the maps; arrays that cannot be maps are refused before any is read."""
     (shape, dtype), (answers, kind) = scores, labels
     if dtype.kind != "f":
         raise ValueError(f"{shown(path)}: {key} holds values of type {dtype}, not floating-point numbers")

@@ -185,9 +185,7 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
 
 
 def arrow_labels(column: Any, classes: list[str] | None) -> "npt.NDArray[Any] | list[str]":
-    """Whole numbers as they are, anything else, and numbers that may name classes, as text, as in a
-    ``.csv``.
-    """
+    """Whole numbers as they are; the rest, and numbers that may name classes, as text."""
     from pyarrow import types
 
     names = any(name.lstrip("+-")[:1].isdigit() for name in classes or ())

@@ -30,9 +30,7 @@ class Summed(NamedTuple):
 
 
 class Engine(Protocol):
-    """Who computes a tree: a leaf of each item and its number, and one node of up to eight
-    others.
-    """
+    """Who computes a tree: a leaf of each item, and one node of up to eight others."""
 
     def __call__(
         self,
@@ -78,9 +76,7 @@ def put_together(parts: Iterable[Summed | None]) -> Summed | None:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that a pattern such as ``folder/*.parquet`` names, by name; a path that is none is
-    itself.
-    """
+    """The files of a pattern such as ``folder/*.parquet``, by name; a path is itself."""
     if path.exists() or not any(sign in str(path) for sign in "*?["):
         return [path]
     start = Path(path.anchor) if path.anchor else Path()

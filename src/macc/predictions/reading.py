@@ -85,9 +85,7 @@ def say_dropped(path: Path, dropped: int, rows: int) -> None:
 
 
 def indices(path: Path, words: FileWords, labels: Labels, given: Any, row: int = 0) -> npt.NDArray[np.int64]:
-    """The class indices that labels mean; what means nothing is refused in the words of the
-    file.
-    """
+    """The class indices that labels mean; others are refused in the words of the file."""
     try:
         return labels.indices(given)
     except LabelError as error:

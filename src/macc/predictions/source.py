@@ -56,9 +56,7 @@ class Loaded:
 
 
 class Batch(NamedTuple):
-    """Some samples: scores ``(N, K)`` or ``(N,)``, class indices, their rows in the file, from 0,
-    and their weights if known.
-    """
+    """Some samples: scores ``(N, K)`` or ``(N,)``, classes, rows from 0, weights if known."""
 
     scores: npt.NDArray[Any]
     labels: npt.NDArray[np.int64]
@@ -88,9 +86,7 @@ class Weighing(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Neighbouring rows of a file, with labels as the file has them, or all columns that are not
-    classes.
-    """
+    """Neighbouring rows of a file with its labels, or all columns that are not classes."""
 
     scores: npt.NDArray[Any]
     labels: "npt.NDArray[Any] | list[str]"
@@ -154,9 +150,7 @@ class Source:
             yield _joined(parts)
 
     def weighing(self) -> Weighing | None:
-        """What the weights of all rows are, from a look at their column; None where there is
-        none.
-        """
+        """What the weights of all rows are, by their column; None where there is none."""
         if self.weight_column is None:
             return None
         total, relative, first = 0.0, False, 0
@@ -212,9 +206,7 @@ class Source:
         return error.said_of(self.path, words)
 
     def _watched(self) -> Iterator[Batch]:
-        """The file, with a look at what may be no class: a column of whole numbers, or one that
-        never occurs.
-        """
+        """The file, with a look at what may be no class: whole numbers, or never a label."""
         counts = np.zeros(self.num_classes, dtype=np.int64)
         whole = np.full(self.num_classes, self.suspect)
         outside = np.zeros(self.num_classes, dtype=bool)
@@ -241,9 +233,7 @@ class Source:
     def _refuse_whole(
         self, strange: npt.NDArray[np.bool_], whole: npt.NDArray[np.bool_], samples: int, *, done: bool
     ) -> None:
-        """Refuse numbers or folds among the classes; logits may still turn out to be other than
-        whole.
-        """
+        """Refuse numbers or folds among the classes; logits may be whole at first."""
         if not strange.any() or whole.all() or samples < _FEW_SAMPLES or (self.from_logits and not done):
             return
         name = (self.classes or [])[int(np.flatnonzero(strange)[0])]

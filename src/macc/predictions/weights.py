@@ -12,9 +12,7 @@ from macc.words import quoted, shown
 
 
 def weights_of(path: Path, words: FileWords, values: Any, first: int = 0) -> npt.NDArray[np.float64]:
-    """The weights of rows from ``first`` on, as text or numbers; what is no number of at least 0 is
-    refused.
-    """
+    """The weights of rows from ``first`` on; what is no number of at least 0 is refused."""
     # Columns of arrow say so themselves; what is not there becomes NaN.
     given = np.asarray(values.to_numpy(zero_copy_only=False) if hasattr(values, "to_numpy") else values)
     try:

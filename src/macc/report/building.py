@@ -83,9 +83,7 @@ class Builder:
         return list(found.values())
 
     def page(self, title: str, groups: list[Group]) -> Page:
-        """The page with the figures of the groups and the details of each source; sentences and
-        tables are not in it.
-        """
+        """The page's figures of groups and details of sources, without sentences and tables."""
         for group in groups:
             group.figures = self._figures(group)
         details = []
@@ -311,9 +309,7 @@ _FIGURES: dict[str, tuple[str, str, bool]] = {
 
 
 def take_lead(groups: Sequence[Group]) -> Shown | None:
-    """The figure that shows whether confidence is right, taken from the other figures to be shown
-    first; none where no run can be drawn.
-    """
+    """The figure that shows whether confidence is right, taken from the others; or none."""
     for group in groups[:1]:
         for figure in group.figures:
             if figure.title == _FIGURES["reliability"][0]:

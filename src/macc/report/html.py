@@ -66,9 +66,7 @@ class Group:
 
 @dataclass(frozen=True)
 class SectionPart:
-    """One thing that a section shows: what was found in words, its table, its figure, what it rests
-    on, and what to do.
-    """
+    """One thing that a section shows: words, table, figure, what they rest on, what to do."""
 
     title: str
     finding: str

@@ -50,9 +50,7 @@ class Wanted:
 
     @property
     def answers(self) -> bool:
-        """Whether all sources are answers without classes; what is drawn together is of one
-        kind.
-        """
+        """Whether all sources, which are of one kind, are answers without classes."""
         found = {source.predictions(self.split).answers: source for source in self.sources}
         if len(found) == 2:
             raise ValueError(
@@ -154,9 +152,7 @@ def measured(found: Loaded, metric: str) -> float:
 def panels(
     count: int, size: tuple[float, float], *, wide: int = WIDE, **options: Any
 ) -> "tuple[Figure, list[Axes]]":
-    """As many panels as there are things to draw, in rows of at most ``wide``; what is left over is
-    empty.
-    """
+    """As many panels as there are things to draw, in rows of at most ``wide``."""
     columns = min(count, wide)
     figure, rows = grid(-(-count // columns), columns, size, **options)
     flat = [ax for row in rows for ax in row]
@@ -206,9 +202,7 @@ def confidence(wanted: Wanted) -> "Figure":
     "confidence of the wrong predictions; more than three runs have a panel each, with the first run",
 )
 def mistakes(wanted: Wanted) -> "Figure":
-    """One panel, or one for each run beside the first: more than three outlines in one hide each
-    other.
-    """
+    """One panel, or one for each run beside the first: few outlines can share one."""
     pairs = wanted.pairs()
     if len(pairs) <= MOST_OUTLINES:
         figure, (ax,) = panels(1, (5.6, 3.8))
@@ -249,9 +243,7 @@ def gap(wanted: Wanted) -> "Figure":
 
 
 def gap_parts(source: ReportSource, split: str) -> dict[str, tuple[LogitMoments, torch.Tensor]]:
-    """Moments and labels of a split, and of each shifted set with all its kinds and levels
-    together.
-    """
+    """Moments and labels of a split, and of each shifted set as a whole."""
     parts = {split: source.moments(split)}
     try:
         shifts = list(each_shift(source))

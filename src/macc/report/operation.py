@@ -52,9 +52,7 @@ class Operation:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How to read files of predictions that have these columns; labels of a log may be
-        missing.
-        """
+        """How to read prediction files with these columns; a log may lack labels."""
         own = self.by if self.groups is None else ()
         if self.time is None:
             return {"carry": own}

@@ -88,9 +88,7 @@ def _notes(sources: Sequence[ReportSource]) -> list[str]:
 
 
 def _compared(builder: Builder, group: Group) -> list[str]:
-    """A sentence for each run against the first: is it better calibrated, and is it more than
-    chance?
-    """
+    """A sentence for each run against the first: is it better, and more than by chance?"""
     first, *others = group.sources
     if len(others) > MOST_COMPARED:
         builder.left_out.append(
@@ -119,9 +117,7 @@ def _compared(builder: Builder, group: Group) -> list[str]:
 
 
 def _next_steps(builder: Builder, others: Sequence[str]) -> list[str]:
-    """What to do with what was found: repair the confidence, then decide which predictions to
-    accept.
-    """
+    """What to do: repair the confidence, then decide which predictions to accept."""
     if not builder.sources:
         return []
     measured = {source.name: builder.reports[source.name].metrics for source in builder.sources}

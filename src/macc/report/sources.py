@@ -55,9 +55,7 @@ class ReportSource:
         return None if self.run is None else self.run.recipe
 
     def predictions(self, split: str = "test") -> Loaded:
-        """Scores and labels of a split; a file has one set of predictions, whatever it is
-        called.
-        """
+        """Scores and labels of a split; a file has one set, whatever it is called."""
         if self.run is None:
             return self._of_file
         logits, labels = self.run.predictions(split)
@@ -109,9 +107,7 @@ class ReportSource:
         return "".join(f" {word}" for word in words)
 
     def validation(self) -> str:
-        """The file to fit a repair to, as it is written in a shell; only a run has one, others get
-        a name of their kind.
-        """
+        """The file to fit a repair to, as a shell reads it; only a run has a real one."""
         return f"VAL{self.path.suffix}" if self.run is None else self.file("val")
 
     def moments(self, split: str = "test") -> tuple[LogitMoments, torch.Tensor]:
@@ -201,9 +197,7 @@ class ReportSource:
         return self.run.history
 
     def data(self, root: str | PathLike[str] | None = None) -> Splits:
-        """The data a run was trained on, for class names and images; an error where they are other
-        data.
-        """
+        """The data a run was trained on, for class names and images; others are an error."""
         if self.run is None or self.recipe is None:
             raise ValueError(f"{shown(self.path)} is a file of predictions and does not say of which data")
         splits = splits_for(self.recipe, None, root, verify=self.run.environment.get("data_verified", True))
@@ -249,9 +243,7 @@ def open_sources(
 
 
 def name_apart(sources: Sequence[ReportSource]) -> list[ReportSource]:
-    """Give sources of one name what distinguishes them: data, model, loss, dropout, seed, and at
-    last the folder.
-    """
+    """Give sources of one name what distinguishes them: data, model, …, at last the folder."""
     named = list(sources)
     for describe in (_data, _model, _loss, _head, _seed, _folder, _number(sources)):
         groups: dict[str, list[int]] = {}

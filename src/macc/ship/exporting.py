@@ -130,9 +130,7 @@ class _Graph(nn.Module):
                 self.set_submodule(name, _MaxWindows(module.output_size))  # type: ignore[arg-type]
 
     def forward(self, inputs: Tensor) -> Outputs:
-        """Labels, confidence, probabilities, acceptance, and certainty and sets where there are
-        some.
-        """
+        """Labels, confidence, probabilities, acceptance; certainty and sets if there are any."""
         return {name: value for name, value in self.network(inputs)._asdict().items() if value is not None}
 
 
@@ -236,9 +234,7 @@ def _metadata(trained: Trained, real: bool) -> dict[str, str]:
 
 
 def _validation_inputs(trained: Trained, root: str | PathLike[str] | None) -> Tensor | None:
-    """Some of the validation inputs, where the data are on this machine; nothing is downloaded for
-    them.
-    """
+    """Some of the validation inputs, if the data are here; nothing is downloaded."""
     known = datasets.known().get(trained.recipe.dataset)
     sources = None if known is None else known.sources
     if isinstance(sources, data_files.Sources) and sources.missing(data_files.data_root(root)):
@@ -298,9 +294,7 @@ def _largest_difference(expected: Outputs, outputs: Outputs, sets: Sets | None) 
 
 
 class _MaxWindows(nn.Module):
-    """``nn.AdaptiveMaxPool2d`` for maps of a size that is fixed in the graph, which ONNX has no
-    word for.
-    """
+    """``nn.AdaptiveMaxPool2d`` for maps of a fixed size, which ONNX has no word for."""
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         super().__init__()

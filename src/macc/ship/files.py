@@ -105,9 +105,7 @@ def sets_for(
     penalty: float | None = None,
     rank: int | None = None,
 ) -> Sets:
-    """Sets of classes that hold the right one as often as asked, fitted to the calibrated
-    validation predictions.
-    """
+    """Sets that hold the right class as often as asked, fitted after calibration."""
     probs = trained.calibrator(trained.logits)
     return Sets.fit(
         probs,
@@ -192,9 +190,7 @@ def ship(trained: Trained, path: str | PathLike[str]) -> Path:
 
 
 def _in_order(content: bytes) -> bytes:
-    """The same file with its metadata sorted, which safetensors writes in an order that changes
-    from process to process.
-    """
+    """The same file with its metadata sorted; safetensors' own order is random."""
     size = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, ensure_ascii=False)
     text = header.encode()
@@ -272,9 +268,7 @@ def _checked(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
 
 
 def _check_sizes(trained: Trained) -> None:
-    """Compare the tensors with the network before memory is asked for: a small file may describe a
-    huge one.
-    """
+    """Compare the tensors with the network before memory is asked for: they may be huge."""
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         try:
             wanted = {

@@ -63,9 +63,7 @@ class Moments(nn.Module):
         self.register_buffer("column", bias, persistent=False)
 
     def forward(self, features: Tensor) -> LogitMoments:
-        """Mean and variance of the logits; as :func:`macc.heads.analytic_linear`, with less to
-        compute each time.
-        """
+        """Mean and variance of the logits; a faster :func:`macc.heads.analytic_linear`."""
         # The samples as columns: for few classes and many samples, the product is about twice as
         # fast.
         samples = features.mT
@@ -155,9 +153,7 @@ class Network(nn.Module):
 
 
 def in_sets(sets: Sets, probs: Tensor) -> Tensor:
-    """Which classes are in the set of each row, ``(N, K)``, as :class:`macc.posthoc.Sets` says
-    it.
-    """
+    """Which classes are in the set of each row, ``(N, K)``; see :class:`macc.posthoc.Sets`."""
     # Apple's graphics processors have no double precision.
     values = probs if probs.device.type == "mps" else probs.double()
     limits = torch.tensor(sets.thresholds, dtype=values.dtype, device=values.device)
@@ -165,9 +161,7 @@ def in_sets(sets: Sets, probs: Tensor) -> Tensor:
 
 
 def _folded(body: nn.Module, scaling: Scaling) -> bool:
-    """Make the normalisation of features a part of the first layer, where that is linear and no
-    precision is lost.
-    """
+    """Put the normalisation of features into a linear first layer, if no precision is lost."""
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (scaling.mean, scaling.std))
     if not isinstance(body, nn.Sequential) or len(body) < 2 or (mean.abs() > FOLDED_MEAN * std).any():
         return False
@@ -184,9 +178,7 @@ def _folded(body: nn.Module, scaling: Scaling) -> bool:
 
 
 def _with_moments(body: nn.Module) -> tuple[nn.Module, float | None]:
-    """The model with its last layer replaced by one that gives moments, and the rate; as it is if
-    it cannot be.
-    """
+    """The model with a last layer that gives moments, if it can have one, and the rate."""
     if not has_head(body):
         try:
             with warnings.catch_warnings(action="ignore"):

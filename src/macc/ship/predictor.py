@@ -251,9 +251,7 @@ class Predictor:
         return evaluate(self(inputs).probs.cpu(), indices, resamples=resamples)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the model with its present threshold and sets as one file that :func:`macc.load`
-        reads anywhere.
-        """
+        """Write the model, its threshold and its sets as one file for :func:`macc.load`."""
         return files.ship(self.shipped(), path)
 
     def shipped(self) -> Trained:
@@ -277,9 +275,7 @@ class Predictor:
         return self.network(rows)  # type: ignore[no-any-return]
 
     def _rows(self, inputs: Any) -> Tensor:
-        """Inputs as one tensor of the form that the data set had, or an error that says which that
-        is.
-        """
+        """Inputs as one tensor of the form that the data set had, or an error saying which."""
         if not isinstance(inputs, Tensor):
             inputs = self._tensor(inputs)
         if self.inputs.kind == "image":
@@ -400,9 +396,7 @@ def _lay_out(network: nn.Module) -> None:
 
 
 def _is_one_thing(value: object) -> bool:
-    """Whether something stands for one input by itself: a text, the path of a file, an open
-    image.
-    """
+    """Whether something is one input by itself: a text, the path of a file, an open image."""
     return isinstance(value, str | PathLike) or hasattr(value, "convert")
 
 

@@ -83,9 +83,7 @@ def own_splits(name: str, data: Mapping[str, Tensors]) -> Splits:
 def model_for(
     recipe: Recipe, data: Splits, model: nn.Module | None, *, fresh_classifier: bool = False
 ) -> nn.Module:
-    """The model to train, with its head, its backbone frozen and its classifier made new if the
-    recipe says so.
-    """
+    """The model to train, with its head; backbone and classifier are as the recipe says."""
     model = build_model(recipe, data) if model is None else with_head(recipe, model)
     if fresh_classifier:
         with kept_generators():
@@ -102,9 +100,7 @@ def model_for(
 
 
 def rebuilt(recipe: Recipe, inputs: Inputs) -> nn.Module:
-    """The recipe's model with its head, to load weights into: neither its data nor other weights
-    are needed.
-    """
+    """The recipe's model with its head, to load weights into; no data are needed."""
     return build_model(recipe.final().model_copy(update={"pretrained": None}), inputs)
 
 

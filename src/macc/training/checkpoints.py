@@ -184,9 +184,7 @@ def remove_others(folder: Path, kept: Path | None) -> None:
 
 
 def complete(folder: Path) -> list[Path]:
-    """The complete checkpoints below ``folder``, the newest first; an older one is left where a
-    process was killed.
-    """
+    """The complete checkpoints below ``folder``, newest first; a kill leaves an older one."""
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)

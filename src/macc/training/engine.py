@@ -111,9 +111,7 @@ class Learner:
 
     @cached_property
     def _train_batches(self) -> Batches:
-        """One for all epochs, because it prepares all images for augmentation when it is first
-        read.
-        """
+        """One for all epochs, because it prepares all images when it is first read."""
         return self.data.batches(
             "train",
             batch_size=self.recipe.batch_size,
@@ -308,9 +306,7 @@ def take_step(learner: Learner, inputs: Tensor, labels: Tensor) -> Tensor:
 def _measured(
     learner: Learner, output: Tensor | LogitMoments, labels: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss and its terms; on the CPU the losses refuse logits that are not finite by
-    themselves.
-    """
+    """The loss and its terms; on the CPU losses refuse logits that are not finite."""
     try:
         return learner.criterion.measured(output, labels)
     except ValueError:
@@ -347,9 +343,7 @@ def _micro_batches(inputs: Tensor, labels: Tensor, count: int) -> Iterator[tuple
 
 
 def read_losses(learner: Learner) -> None:
-    """Add the values of the steps not read yet to the sums, one by one, and stop at one that is not
-    finite.
-    """
+    """Add the values of the steps not read yet, one by one; stop at one that is not finite."""
     if not learner.unread:
         return
     rows = torch.stack(learner.unread).double().tolist()
@@ -403,9 +397,7 @@ def validated(learner: Learner) -> dict[str, float]:
 
 
 def predicted_logits(learner: Learner, part: str) -> Tensor:
-    """Logits ``(N, K)`` of a whole part in float32, on the CPU of every process; the processes
-    share the work.
-    """
+    """Float32 logits ``(N, K)`` of a part, on the CPU of every process, which share the work."""
     accelerator, count = learner.accelerator, len(learner.data.parts()[part])
     if accelerator.num_processes == 1:
         return predict(

@@ -261,9 +261,7 @@ def _train(
 
 
 def _resume(learner: Learner, recorder: "Recorder") -> Path | None:
-    """Put a learner to where its newest checkpoint left it, or an older one where that is damaged;
-    its folder.
-    """
+    """Put a learner to its newest checkpoint that is not damaged, and give the folder."""
     found = checkpoints.complete(recorder.run.path / "checkpoint")
     for path in found:
         try:
@@ -284,9 +282,7 @@ def _resume(learner: Learner, recorder: "Recorder") -> Path | None:
 def _cached_if_frozen(
     recipe: Recipe, whole: nn.Module, data: Splits, accelerator: Accelerator, display: Display
 ) -> tuple[nn.Module, Splits]:
-    """What is trained on what: the classifier on the features of a frozen backbone, where these are
-    fixed.
-    """
+    """What is trained on what: on fixed features of a frozen backbone, its classifier."""
     if recipe.freeze != "backbone":
         return whole, data
     reason = frozen.why_not_cached(data, whole, freeze_bn=recipe.freeze_bn)
@@ -377,9 +373,7 @@ def _trackers(recipe: Recipe, run: Run, accelerator: Accelerator) -> Iterator[No
 def _finish(
     learner: Learner, whole: nn.Module, trained: Run, run: Run, recipe: Recipe, resamples: int
 ) -> None:
-    """The weights a recipe selects, the predictions of validation and test with them, the
-    calibrator, the metrics.
-    """
+    """The selected weights, their predictions of validation and test, calibrator, metrics."""
     learner.accelerator.wait_for_everyone()  # for the main process to have written the last weights
     kept = weights_path(trained, chosen_epoch(learner.history, recipe.selection))
     best = run.path / "best.safetensors"
@@ -415,9 +409,7 @@ def _finish(
 def _leave_twin(
     learner: Learner, whole: nn.Module, run: Run, recipe: Recipe, twin: Run, key: str, resamples: int
 ) -> None:
-    """The run that another rule of selection gives, unless the weights of its epoch were not
-    kept.
-    """
+    """The run that another rule of selection gives, if its epoch's weights were kept."""
     epoch = chosen_epoch(learner.history, recipe.selection)
     if twin.finished or not weights_path(run, epoch).is_file():
         return

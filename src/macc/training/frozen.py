@@ -13,9 +13,7 @@ CACHE_BYTES = 8 * 2**30
 
 
 def why_not_cached(data: Splits, model: nn.Module, *, freeze_bn: bool) -> str | None:
-    """Why the features of a frozen backbone change from epoch to epoch or do not fit; ``None`` if
-    neither.
-    """
+    """Why features of a frozen backbone change by epoch or do not fit; ``None`` if neither."""
     if not freeze_bn:
         return "its batch-norm statistics move (freeze_bn: false)"
     if trained_name(model) != classifier_name(model):
@@ -47,9 +45,7 @@ def cached_features(
     device: torch.device | str,
     on_batch: Callable[[], None] | None = None,
 ) -> Splits:
-    """The data as the classifier sees them: its inputs, from one pass in evaluation mode; of
-    ``shifts`` the named.
-    """
+    """The data as the classifier sees them, from one pass; of ``shifts`` the named."""
     seen: list[Tensor] = []
     handle = classifier_of(model).register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].float().cpu())

@@ -117,9 +117,7 @@ class Inputs(_InputValues):
 
     @property
     def vectors(self) -> Tensor | None:
-        """Word vectors of the right size, all zero, for the weights of a text model to be loaded
-        into.
-        """
+        """Zero word vectors of the right size, for the weights of a text model."""
         if self.vocabulary is None or self.dimensions is None:
             return None
         return torch.zeros(self.vocabulary, self.dimensions)

@@ -220,9 +220,7 @@ def _moments(
 
 
 def _averaged(network: nn.Module, data: Splits, batch_size: int, device: torch.device, passes: int) -> Tensor:
-    """The logarithm of test probabilities averaged over passes through the whole network, dropout
-    on.
-    """
+    """The logarithm of probabilities averaged over whole passes with dropout on."""
     network.eval()
     (head,) = (module for module in network.modules() if isinstance(module, heads.Head))
     head.samples, head.training = 1, True
@@ -241,9 +239,7 @@ def _noise(sd: float) -> Callable[[Tensor], Tensor]:
 
 
 def _perturbed(network: nn.Module, data: Splits, batch_size: int, device: torch.device) -> Any:
-    """Validation logits under noise of ten levels; accuracy falls in equal steps from clean to
-    chance.
-    """
+    """Validation logits under ten levels of noise, even steps of accuracy down to chance."""
     if data.kind == "tokens":
         raise ValueError("--perturb adds Gaussian noise to inputs, and tokens are no numbers; leave it out")
     labels = data.val.labels.cpu()

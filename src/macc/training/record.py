@@ -38,9 +38,7 @@ def chance(data: Splits) -> float:
 
 @dataclass(kw_only=True)
 class Recorder:
-    """Writes what training leaves behind: rows, weights that may be chosen, checkpoints,
-    predictions.
-    """
+    """Writes what training leaves: rows, weights to choose from, checkpoints, predictions."""
 
     run: Run
     key: str

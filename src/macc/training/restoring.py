@@ -57,9 +57,7 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _check_optimiser_state(learner: Learner, state: Mapping[int, Mapping[str, Any]]) -> None:
-    """Refuse a state that the optimiser would not have made itself: it fails far from here, or
-    computes nonsense.
-    """
+    """Refuse a state that the optimiser would not have made: it fails late, or silently."""
     one = nn.Parameter(torch.zeros(2))
     one.grad = torch.zeros(2)
     example = build_optimiser(learner.recipe, [one])

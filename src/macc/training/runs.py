@@ -88,16 +88,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """``{split: {metric: {value, low, high}}}``, and under ``"calibrated"`` the same after the
-        calibrator.
-        """
+        """``{split: {metric: {value, low, high}}}``; in ``"calibrated"`` that after calibration."""
         return self.read_json("metrics.json")
 
     @property
     def calibrator(self) -> Calibrator | None:
-        """What was fitted to the validation logits; ``None`` with ``calibrate: none``, and in old
-        runs.
-        """
+        """What was fitted to validation logits; ``None`` with ``calibrate: none``, in old runs."""
         path = self.path / "calibrator.json"
         return load_calibrator(path) if path.is_file() else None
 
@@ -124,9 +120,7 @@ class Run:
         return html_of(heading, Table(columns, tuple(rows)))
 
     def predictions(self, name: str) -> tuple[Tensor, Tensor]:
-        """Logits ``(N, K)`` and labels ``(N,)`` of a split, for example ``"test"`` or
-        ``"digits/noise-3"``.
-        """
+        """Logits ``(N, K)`` and labels ``(N,)`` of a split: ``"test"``, ``"digits/noise-3"``."""
         path = self.path / "predictions" / f"{name}.npz"
         if not path.is_file():
             folder = self.path / "predictions"
@@ -214,9 +208,7 @@ def _weights_digest(model: nn.Module) -> str:
 
 
 def weights_read(recipe: Recipe) -> dict[str, str] | None:
-    """The SHA-256 of each file on this disk that a recipe's model starts from; ``None`` where there
-    is none.
-    """
+    """The SHA-256 of each local file that a recipe's model starts from; ``None`` if none."""
     library, _, place = recipe.model.partition(":")
     if recipe.pretrained is not None:
         files = [Path(recipe.pretrained).expanduser()]
@@ -249,9 +241,7 @@ def run_path(out: str | PathLike[str], recipe: Recipe, key: str) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the run folder for this process; another that holds it is an error. The system frees it
-    at death.
-    """
+    """Hold the run folder for this process, or fail; the system frees it at death."""
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path / LOCK)
     try:

@@ -44,9 +44,7 @@ class ImageDraws:
         return found.to(self.device)
 
     def normal(self, *shape: int, what: str = "") -> Tensor:
-        """Standard normal numbers, ``(N, *shape)``; ``what`` distinguishes several draws of an
-        image.
-        """
+        """Standard normal numbers, ``(N, *shape)``; ``what`` names one of several draws."""
         return self._filled(shape, what, lambda row, generator: row.normal_(generator=generator))
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0, what: str = "") -> Tensor:
@@ -65,9 +63,7 @@ class ImageDraws:
 
 @lru_cache(maxsize=64)
 def smoothing_matrix(side: int, sigma: float, border: Border, truncate: float) -> Tensor:
-    """``(side, side)``: a Gaussian along a line of ``side`` pixels, cut off at ``truncate``
-    sigmas.
-    """
+    """A Gaussian along a line of ``side`` pixels, ``(side, side)``, cut at ``truncate`` sigmas."""
     radius = int(truncate * sigma + 0.5)
     steps = torch.arange(-radius, radius + 1)
     weights = torch.exp(-0.5 * (steps.double() / max(sigma, 1e-12)) ** 2)
@@ -84,9 +80,7 @@ def smoothing_matrix(side: int, sigma: float, border: Border, truncate: float) -
 
 
 def smooth(images: Tensor, sigma: float, *, border: Border = "nearest", truncate: float = 4.0) -> Tensor:
-    """Gaussian smoothing of both axes, as two matrix products: quicker than a convolution at any
-    sigma.
-    """
+    """Gaussian smoothing of both axes, as two matrix products, which are quick at any sigma."""
     height, width = images.shape[-2:]
     rows = smoothing_matrix(height, sigma, border, truncate).to(images.device)
     columns = rows if height == width else smoothing_matrix(width, sigma, border, truncate).to(images.device)
@@ -171,9 +165,7 @@ def crops(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) ->
 
 
 def motion_blurred(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """A one-sided Gaussian of ``2 radius + 1`` whole steps along an angle of each image; borders
-    are repeated.
-    """
+    """A one-sided Gaussian of ``2 radius + 1`` steps along an angle of each image."""
     length = 2 * radius + 1
     weights = torch.exp(-0.5 * (torch.arange(length) / sigma) ** 2)
     weights /= weights.sum()

@@ -37,9 +37,7 @@ def defocus_blur(x: Tensor, radius: float, softness: float, draws: ImageDraws) -
 
 
 def disk(radius: float, softness: float) -> Tensor:
-    """A disk of ``radius`` whose edge is smoothed by a Gaussian of three pixels, five for large
-    ones; sum 1.
-    """
+    """A disk of ``radius`` with a smoothed edge: three pixels, five for large ones; sum 1."""
     reach = int(radius)
     edge = 1 if radius <= 8 else 2
     side = torch.arange(-reach - edge, reach + edge + 1)

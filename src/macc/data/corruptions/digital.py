@@ -61,9 +61,7 @@ def contrast(x: Tensor, factor: float, draws: ImageDraws) -> Tensor:  # noqa: AR
 def elastic_transform(
     x: Tensor, displacement: float, softness: float, shear: float, size: float, draws: ImageDraws
 ) -> Tensor:
-    """An affine map that moves three points at random, then smooth random displacements; borders
-    are reflected.
-    """
+    """Three points moved at random, then smooth random displacements; borders are reflected."""
     count, _, height, width = x.shape
     centre, third = torch.tensor([width // 2, height // 2]), min(height, width) // 3
     points = (centre + third * torch.tensor([[1, 1], [1, -1], [-1, -1]])).float()
@@ -106,9 +104,7 @@ def pixelate(x: Tensor, share: float, draws: ImageDraws) -> Tensor:  # noqa: ARG
 
 @lru_cache(maxsize=64)
 def _box_matrix(old: int, new: int) -> Tensor:
-    """``(new, old)`` with ``new`` ≤ ``old``: each new pixel is the mean of the old ones whose
-    centres lie in it.
-    """
+    """``(new, old)``, ``new`` ≤ ``old``: the mean of the old pixels with centres in a new one."""
     scale = old / new
     centre = (torch.arange(new).double()[:, None] + 0.5) * scale
     at = (torch.arange(old).double() + 0.5 - centre) / scale

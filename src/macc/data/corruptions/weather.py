@@ -87,9 +87,7 @@ def snow(
     kept: float,
     draws: ImageDraws,
 ) -> Tensor:
-    """Bright flakes in motion over a paler image; the layer of flakes and its half turn are
-    added.
-    """
+    """Bright flakes in motion over a paler image, added with their half turn."""
     height, width = x.shape[-2:]
     layer = zoomed(mean + sd * draws.normal(1, height, width), zoom)
     layer = torch.where(layer < threshold, 0.0, layer).clamp(0, 1)
@@ -201,9 +199,7 @@ def spatter(
     mud: int,
     draws: ImageDraws,
 ) -> Tensor:
-    """Drops where smoothed noise exceeds a threshold: pale turquoise water shaded at its edges, or
-    brown mud.
-    """
+    """Drops where smoothed noise is high: turquoise water with shaded edges, or brown mud."""
     height, width = x.shape[-2:]
     liquid = smooth(mean + sd * draws.normal(1, height, width), sigma)
     liquid = torch.where(liquid < threshold, 0.0, liquid)
@@ -217,9 +213,7 @@ def spatter(
 
 
 def _relief(inside: Tensor) -> Tensor:
-    """Light from one side on the distance to the nearest edge of a drop, its histogram made even,
-    in ``[0, 255]``.
-    """
+    """Light from one side on the distance to a drop's edge, its histogram made even."""
     around = filtered(inside.float(), torch.ones(3, 3))
     edge = inside & (around < 8.5)
     distance = _distance(edge, 20)

@@ -229,9 +229,7 @@ class _Standardised(nn.Module):
 def _held_out(
     labels: npt.NDArray[Any], fraction: float, draw: np.random.RandomState
 ) -> npt.NDArray[np.bool_]:
-    """Which samples to hold out: this share of each class, and none where too few samples would be
-    left out.
-    """
+    """Which samples to hold out: this share of each class, none where they would be too few."""
     held = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         rows = draw.permutation(np.flatnonzero(labels == label))

@@ -142,7 +142,5 @@ class Draws:
         return equal_width(given.scores, gaps, self.sample, self._class_draws, self._confidence)
 
     def adaptive(self, threshold: float | None) -> Sampled:
-        """The mean error of all classes in bins of equal mass, of the probabilities above a
-        threshold.
-        """
+        """The mean error of all classes in bins of equal mass, above a threshold."""
         return adaptive(self._pass.probabilities.scores, threshold, self._class_draws)

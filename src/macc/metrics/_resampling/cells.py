@@ -110,9 +110,7 @@ class TopCells:
 
     @cached_property
     def noise(self) -> Tensor:
-        """Residuals of the cells in each resample less those seen, as shares of all samples,
-        ``(R, C)``.
-        """
+        """Resampled residuals of the cells less those seen, as shares of all, ``(R, C)``."""
         resampling = self._resampling
         drawn = resampling.drawn[:, None] if resampling.grouped else resampling.size
         (found,) = self._resampled(self._top.correct - self._top.confidence)
@@ -141,9 +139,7 @@ class TopCells:
         return self._resampling.num_samples > _MOST_SINGLE
 
     def _resampled(self, *values: Tensor) -> list[Tensor]:
-        """Sums ``(R, C)`` of each of some values of the samples that each resample has in each
-        cell.
-        """
+        """Sums ``(R, C)`` of some values of the samples of each resample in each cell."""
         if self._resampling.grouped:
             # Float32 holds counts exactly, and seven digits of noise are enough.
             counts = self._resampling.groups[1].float()

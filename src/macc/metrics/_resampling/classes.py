@@ -29,9 +29,7 @@ WORST_BRIER = 2.0
 
 @dataclass(frozen=True)
 class ClassDraws:
-    """Labels, and what is needed to resample the gaps of classes; ``null_labels`` ``(N, S)`` are
-    drawn from the probabilities.
-    """
+    """What gaps of classes are resampled from; ``null_labels`` ``(N, S)`` are drawn by chance."""
 
     labels: Tensor
     bins: int
@@ -40,9 +38,7 @@ class ClassDraws:
 
     @property
     def most_classes(self) -> int:
-        """How many classes to look at together, because each takes all resamples of all its
-        bins.
-        """
+        """How many classes to look at together, of which each takes all resamples of its bins."""
         return max(1, CHUNK_ELEMENTS // (self.resampling.resamples * (self.bins + 1)))
 
     def noise(self, cells: ClassCells, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -179,9 +175,7 @@ class ClassErrors(NamedTuple):
 
 @dataclass(frozen=True)
 class Refinement:
-    """What is left of the Brier score: too small by as much as noise makes the calibration part too
-    large.
-    """
+    """The Brier score less its calibration part; noise makes it too small."""
 
     value: float
     deviations: Deviation
@@ -254,9 +248,7 @@ class SquaredGaps(NamedTuple):
         return Estimate(self.value, min(low, self.value), max(high, self.value), float(self.null.mean()))
 
     def deviation(self) -> Deviation:
-        """Between what shrunk and grown gaps show; noise enters squares more, the larger the
-        gaps.
-        """
+        """Between what shrunk and grown gaps show: squares grow with noise and gaps."""
         shrunk, grown = self.shrunk_noisy - self.shrunk, self.grown_noisy - self.grown
         linear = 2 * (self.seen * self.unseen).sqrt()
         return Deviation(

@@ -105,9 +105,7 @@ def binned_errors(cells: TopCells) -> "BinErrors":
 
 @dataclass(frozen=True)
 class Debiased:
-    """The debiased root mean square error, with the interval of the plain one: both aim at one
-    truth.
-    """
+    """The debiased root mean square error, with the interval of the plain one."""
 
     value: float
     plain: Gaps
@@ -164,9 +162,7 @@ def resampled_smooth_ece(top: TopLabels, cells: TopCells, resampling: Resampling
 
 
 def _smooth_errors(residuals: Tensor) -> Tensor:
-    """:func:`smooth_error` of many rows ``(R, cells)``: bisection in a table, then
-    interpolation.
-    """
+    """:func:`smooth_error` of rows ``(R, cells)``: bisection in a table, then interpolation."""
     cells = residuals.shape[1]
     spectrum = torch.fft.rfft(torch.cat([residuals, residuals.flip(-1)], dim=-1))
     bandwidths = torch.logspace(-4, 0, 2**_HALVINGS + 1, dtype=torch.float64)

@@ -129,9 +129,7 @@ class GroupDraws:
         return errors_of_bins(binned, noise, null, sizes=self._sums.bin_sizes(name), size=self._size)
 
     def _normal(self, variance: Tensor, seed: int) -> Tensor:
-        """Sums of many labels drawn from their probabilities are normal, with this variance; as
-        shares of all samples.
-        """
+        """Normal sums of many labels drawn from their probabilities, as shares of all."""
         drawn = np.random.default_rng([7, seed]).normal(size=(self._resamples, *variance.shape))
         return torch.from_numpy(drawn * np.sqrt(variance.numpy())) / self._sums.total
 

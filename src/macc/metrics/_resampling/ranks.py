@@ -156,9 +156,7 @@ def auroc_influence(probs: Tensor, labels: Tensor, areas: Tensor, weights: Tenso
 
 
 def _rising(probs: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of probabilities, which float32 separates well enough here, and where the last of
-    equal ones are.
-    """
+    """The order of probabilities as float32, and where the last of equal ones are."""
     # Values and places sorted as one number take a fifth of the time of a sort that returns places.
     bits = probs.float().abs().numpy().view(np.uint32).astype(np.uint64)
     pairs = np.sort((bits << np.uint64(32)) | np.arange(len(bits), dtype=np.uint64))

@@ -42,9 +42,7 @@ class Resampling:
 
     @cached_property
     def size(self) -> float:
-        """How many samples there are, or the effective number of weighted ones, which is the sum of
-        their weights.
-        """
+        """How many samples there are, or the effective number of weighted ones."""
         return self.num_samples if self.weights is None else float(self.weights.sum())
 
     def weighted(self, values: Tensor) -> Tensor:
@@ -90,9 +88,7 @@ class Resampling:
 
     @cached_property
     def drawn(self) -> Tensor:
-        """How many samples each resample holds, or weights, ``(R,)``, because groups differ in
-        size.
-        """
+        """How many samples, or weights, each resample holds, ``(R,)``, as groups differ."""
         groups, counts = self.groups
         return counts @ torch.bincount(groups, self.weights, minlength=counts.shape[1]).double()
 
@@ -105,27 +101,21 @@ class Resampling:
             yield (draws < confidence).double()
 
     def null_sums(self, samples: Tensor, confidence: Tensor) -> Iterator[Tensor]:
-        """Yield ``(S, C)``, how many of so many samples are right that are so as often as their
-        confidence says.
-        """
+        """Yield ``(S, C)``, how many samples are right if confidences are."""
         random = np.random.default_rng([self.seed, 1])
         size, chance = samples.long().numpy(), confidence.clamp(max=1).numpy()
         for rows in self.chunks(len(size)):
             yield torch.from_numpy(random.binomial(size, chance, size=(rows, len(size)))).double()
 
     def null_noise(self, variance: Tensor) -> Iterator[Tensor]:
-        """Yield ``(S, C)`` sums of many outcomes less what was claimed for them, which are normal,
-        of these variances.
-        """
+        """Yield ``(S, C)`` normal sums of many outcomes less their claims, of these variances."""
         random = np.random.default_rng([self.seed, 1])
         spread = variance.sqrt()
         for rows in self.chunks(len(spread)):
             yield torch.from_numpy(random.normal(size=(rows, len(spread)))) * spread
 
     def null_labels(self, given: Predictions) -> Tensor:
-        """Labels ``(N, S)`` drawn from the probabilities of each sample: one set of them where many
-        take too long.
-        """
+        """Labels ``(N, S)`` drawn from the probabilities: one set where many take too long."""
         generator = self._generator(2)
         draws = min(self.resamples, max(_FEWEST_NULL_DRAWS, _NULL_LABELS // self.num_samples))
         if _FEWEST_NULL_DRAWS * self.num_samples > _NULL_LABELS:
@@ -159,9 +149,7 @@ class Resampling:
 
     @cached_property
     def multipliers(self) -> Tensor:
-        """Normal numbers ``(R, G)`` that make noise of one set of labels drawn from the
-        probabilities.
-        """
+        """Normal numbers ``(R, G)`` that make noise of one set of drawn labels."""
         shape = self.resamples, self.groups[1].shape[1]
         return torch.randn(shape, generator=self._generator(1), dtype=torch.float64, device="cpu")
 

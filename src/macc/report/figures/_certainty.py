@@ -119,9 +119,7 @@ class Groups:
     sce: tuple[Estimate, ...]
 
     def correlation(self) -> tuple[float, float] | None:
-        """Pearson's and Spearman's, of certainty and SCE over the groups; none where all groups are
-        alike.
-        """
+        """Pearson's and Spearman's, of certainty and SCE over groups, unless all are alike."""
         from scipy import stats
 
         values = [estimate.value for estimate in self.sce]

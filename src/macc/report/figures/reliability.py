@@ -205,9 +205,7 @@ class _Drawn:
 
 
 def draw_bins(report: Report, ax: "Axes", *, top_label: bool = False) -> None:
-    """The bars of a reliability diagram; those of the predicted class if ``top_label``, whatever
-    the classes.
-    """
+    """The bars of a reliability diagram; with ``top_label`` those of the predicted class."""
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 

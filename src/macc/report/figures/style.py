@@ -84,9 +84,7 @@ def style() -> Iterator[None]:
 def grid(
     rows: int, columns: int, size: tuple[float, float], **options: Any
 ) -> "tuple[Figure, list[list[Axes]]]":
-    """A figure of ``rows`` × ``columns`` panels of ``size`` inches each; call it within
-    :func:`style`.
-    """
+    """A figure of ``rows`` × ``columns`` panels of ``size`` inches, within :func:`style`."""
     try:
         from macc.report.figures._figure import NotebookFigure
     except ImportError as error:
@@ -99,9 +97,7 @@ def grid(
 
 @contextmanager
 def panel(ax: "Axes | None", size: tuple[float, float] = (4.6, 3.6)) -> "Iterator[Axes]":
-    """The axes to draw into: those given, in the style they have, or new ones in a figure of our
-    own.
-    """
+    """The axes to draw into: those given, in their style, or new ones in ours."""
     with style() if ax is None else nullcontext():
         yield grid(1, 1, size)[1][0][0] if ax is None else ax
 
@@ -164,9 +160,7 @@ def line_look(index: int, points: int) -> dict[str, Any]:
 
 
 def width_for(names: int, width: float) -> float:
-    """The width of a figure with one panel, with room for a legend beside it where there are many
-    names.
-    """
+    """The width of a figure of one panel, and of a legend beside it for many names."""
     return width if names <= MOST_INSIDE else 1.4 * width
 
 
