@@ -212,6 +212,37 @@ def test_a_docstring_that_describes_arguments_describes_all():
     assert found == []
 
 
+# Tests of what several modules do together; all others have the name of the module they test.
+TOGETHER = {
+    "cli": {"answers", "groups", "maps", "weights"},
+    "experiments": {"calibrated"},
+    "losses": {"contract", "values"},
+    "metrics": {"weights"},
+    "models": {"contract"},
+    "posthoc": {"contract", "weights"},
+    "recipes": {"recipes"},
+    "report": {"page_in_a_browser"},
+    "ship": {"sets"},
+    "training": {"compile", "processes", "resume", "stages"},
+}
+
+
+def test_tests_mirror_the_source():
+    found = {path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    of_parts = {path for path in found if (SOURCE / path.parts[0]).is_dir()}
+    strange = set()
+    for path in of_parts:
+        folder, name = SOURCE / path.parent, path.stem.removeprefix("test_")
+        there = {each.stem.removeprefix("_") for each in folder.iterdir()}
+        if name not in there | TOGETHER.get(path.parts[0], set()):
+            strange.add(str(path))
+
+    assert strange == set(), "name it for the module it tests"
+    assert len(of_parts) > 100
+    for part, names in TOGETHER.items():
+        assert all((ROOT / "tests" / part / f"test_{name}.py").is_file() for name in names), part
+
+
 def test_files_of_tests_are_short_enough_to_read():
     long = [path.name for path in (ROOT / "tests").rglob("*.py") if len(path.read_text().splitlines()) > 500]
     assert long == []
@@ -254,7 +285,7 @@ def test_what_the_architecture_page_names_is_there():
     page = SOURCE.parents[1] / "docs" / "architecture.md"
     if not page.is_file():
         pytest.skip("the documents are not beside an installed package")
-    names = re.findall(r"`((?:cli|data|metrics|training)\.\w[\w.]*(?<!json))`", page.read_text())
+    names = re.findall(r"`((?:cli|data|metrics|predictions|training)\.\w[\w.]*(?<!json))`", page.read_text())
 
     assert len(names) >= 10
     for name in names:

@@ -37,7 +37,7 @@ from macc.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from macc.metrics import Calibration
+    from macc.metrics import Calibration, GroupReport
     from macc.predictions import Maps, Source
 
 
@@ -101,9 +101,8 @@ def evaluate(
     With --multi-label the table has a row for each label and their mean.
     """
     from macc.io.writing import check_outputs, write_whole
-    from macc.metrics import evaluate_groups
     from macc.metrics.correctness import metrics_of_answers
-    from macc.predictions import Maps, files_of, groups_of, in_batches, measured
+    from macc.predictions import Maps, files_of, in_batches, measured
 
     check_outputs({"--json": json, "--plot": plot, "--state": state}, [file, labels, groups])
     if plot is not None:
@@ -137,18 +136,9 @@ def evaluate(
     if by:
         if state is not None or plot is not None:
             raise ValueError("--by prints groups; leave --state and --plot out")
-        loaded = source.load(normalise=normalise)
-        with progress("measuring") as on_progress:
-            found = evaluate_groups(
-                loaded.scores,
-                loaded.labels,
-                groups_of(file, loaded, by, groups, source.num_rows),
-                classes=loaded.classes,
-                from_logits=loaded.from_logits,
-                weights=loaded.weights,
-                on_progress=on_progress,
-                **(asked | {"metrics": metrics_of_answers(listed(metrics))} if source.answers else asked),
-            )
+        if source.answers:
+            asked["metrics"] = metrics_of_answers(listed(metrics))
+        found = _by_group(source, file, by, groups, **asked)
         also_write(json, found.to_dict())
         say(str(found))
         return
@@ -248,6 +238,28 @@ def _opened(
     return source
 
 
+def _by_group(
+    source: "Source | Maps", file: Path, by: list[str], groups: Path | None, *, normalise: bool, **asked: Any
+) -> "GroupReport":
+    """Every group of a file that is read whole."""
+    from macc.metrics import evaluate_groups
+    from macc.predictions import groups_of
+
+    loaded = source.load(normalise=normalise)
+    with progress("measuring") as on_progress:
+        return evaluate_groups(
+            loaded.scores,
+            loaded.labels,
+            groups_of(file, loaded, by, groups, source.num_rows),
+            classes=loaded.classes,
+            from_logits=loaded.from_logits,
+            weights=loaded.weights,
+            normalise=normalise,
+            on_progress=on_progress,
+            **asked,
+        )
+
+
 class _WithLimits(TyperCommand):
     """``check``, whose options ``--max-NAME`` are as many as there are metrics to limit.
 
@@ -326,10 +338,9 @@ def check(
     --max-top-label-ece limits the latter. With --by every group has to keep the
     limits, and with --multi-label every label; the worst one comes first.
     """
-    from macc.metrics import evaluate_groups
     from macc.metrics.correctness import metrics_of_answers
     from macc.metrics.limits import broken_limits, kept_limits, limited
-    from macc.predictions import groups_of, in_batches, measured
+    from macc.predictions import in_batches, measured
 
     asked = _limits(context.meta["limits"])
     if multi_label:
@@ -348,23 +359,14 @@ def check(
         if source.answers:
             metric = metrics_of_answers([metric])[0]
         limits[metric] = min(limit, limits.get(metric, limit))
+    how: dict[str, Any] = {
+        "positive": positive,
+        "bins": bins,
+        "confidence": confidence,
+        "normalise": normalise,
+    }
     if by:
-        loaded = source.load(normalise=normalise)
-        with progress("measuring") as on_progress:
-            found = evaluate_groups(
-                loaded.scores,
-                loaded.labels,
-                groups_of(file, loaded, by, groups, source.num_rows),
-                metrics=list(limits),
-                classes=loaded.classes,
-                positive=positive,
-                bins=bins,
-                confidence=confidence,
-                from_logits=loaded.from_logits,
-                weights=loaded.weights,
-                normalise=normalise,
-                on_progress=on_progress,
-            )
+        found = _by_group(source, file, by, groups, metrics=list(limits), **how)
         for name, each in found.groups.items():
             for line in (*broken_limits(each, limits), *kept_limits(each, limits)):
                 say(f"{name}: {line}")
@@ -378,11 +380,8 @@ def check(
             source,
             batches=in_batches(source, max_rows_in_memory),
             metrics=limits,
-            positive=positive,
-            bins=bins,
-            confidence=confidence,
-            normalise=normalise,
             on_progress=on_progress,
+            **how,
         )
     for line in kept_limits(report, limits):
         say(line)
