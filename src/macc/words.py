@@ -1,6 +1,4 @@
-"""How text that comes from files, folders and users is shown: on one line, escaped and not too
-long.
-"""
+"""How other people's text is shown: on one line, escaped and not too long."""
 
 import difflib
 import inspect

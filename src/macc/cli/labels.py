@@ -1,6 +1,4 @@
-"""Files of independent labels, for ``macc evaluate``, ``check`` and ``threshold`` with
-``--multi-label``.
-"""
+"""Files of independent labels, for ``evaluate``, ``check`` and ``threshold --multi-label``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,6 +1,4 @@
-"""Options that several commands share, and what they do with them: open files, show progress, write
-numbers.
-"""
+"""Options that several commands share, and what opens files, shows progress, writes numbers."""
 
 import inspect
 import json

@@ -1,6 +1,4 @@
-"""Image files decoded once into a memory-mapped cache: for a user's folders and for published trees
-of images.
-"""
+"""Image files decoded once into a memory-mapped cache: a user's folders, published trees."""
 
 import hashlib
 import json

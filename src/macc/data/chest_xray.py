@@ -1,6 +1,4 @@
-"""Chest X-rays of children with and without pneumonia (Mendeley data, V2), from images or from
-frozen features.
-"""
+"""Chest X-rays of children, with pneumonia or not (Mendeley data, V2): images or features."""
 
 import csv
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""Made-up data whose true class probabilities are known, so that calibration can be judged
-exactly.
-"""
+"""Made-up data of known class probabilities, so that calibration can be judged exactly."""
 
 from os import PathLike
 

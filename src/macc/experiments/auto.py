@@ -1,6 +1,4 @@
-"""``macc auto``: a data set becomes a calibrated model within a budget of time, as an experiment
-like any other.
-"""
+"""``macc auto``: a calibrated model of a data set within a budget, as an experiment."""
 
 import math
 import tempfile

@@ -1,6 +1,4 @@
-"""Sentences: which method is best, and is MACC better than what it must beat? Every claim is
-tested.
-"""
+"""Sentences: which method is best, does MACC beat what it must? Every claim is tested."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,6 +1,4 @@
-"""Grids inside text: ``Focal(gamma={1,2,3}) + {weight}*MACC`` stands for many losses. Nothing is
-evaluated.
-"""
+"""Grids inside text: ``Focal(gamma={1,2,3}) + {weight}*MACC``. Nothing is evaluated."""
 
 import itertools
 import math

@@ -1,6 +1,4 @@
-"""Which trainings an experiment needs, where their run folders are, and which of them validation
-selects.
-"""
+"""Which trainings an experiment needs, their run folders, and which validation selects."""
 
 import math
 import zipfile

@@ -1,6 +1,4 @@
-"""Reading an experiment: one that comes with macc by its name, or a YAML file; mistakes are one
-sentence.
-"""
+"""Reading an experiment, one of macc's or a YAML file; mistakes are one sentence."""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""Putting a head into a model someone already has, taking it out again, and asking the model for
-moments.
-"""
+"""Putting a head into somebody's model, taking it out, asking the model for moments."""
 
 import warnings
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,4 @@
-"""Heads of models that give every token a score and then pick one token, as the decoders of
-transformers do.
-"""
+"""Heads of models that score every token and then pick one, as transformers' decoders do."""
 
 from typing import Any
 

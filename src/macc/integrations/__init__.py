@@ -1,3 +1,1 @@
-"""Adapters for libraries that people already train with; each is imported only by its own
-module.
-"""
+"""Adapters for libraries that people train with; only its own module imports each."""

@@ -1,6 +1,4 @@
-"""For Lightning: a callback that measures calibration on validation and fits a calibrator at the
-end.
-"""
+"""For Lightning: a callback that measures calibration and fits a calibrator at the end."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Reading ``.npz`` and ``.npy`` files that nobody has to trust: no pickles, and no memory for what
-is not there.
-"""
+"""Reading untrusted ``.npz`` and ``.npy``: no pickles, no memory for what is not there."""
 
 import math
 import sys

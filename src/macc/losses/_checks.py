@@ -146,9 +146,7 @@ def _check_soft(labels: Tensor, logits: Tensor, refused_by: str | None) -> Tenso
 
 
 def check_targets(labels: Any, logits: Tensor, *, soft: str | None = None) -> Tensor:
-    """Independent labels as numbers ``(N, K)``: 0 or 1, or between them unless ``soft`` names who
-    refuses these, or ``UNKNOWN``.
-    """
+    """Independent labels ``(N, K)``: 0, 1, ``UNKNOWN``, or between unless ``soft`` refuses."""
     rows, columns = logits.shape
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a Tensor of zeros and ones, got {type(labels).__name__}")

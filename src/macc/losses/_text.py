@@ -1,6 +1,4 @@
-"""Losses from their text form, the same in Python, in YAML and in the shell:
-``parse(str(criterion))``.
-"""
+"""Losses from their text form, one in Python, YAML and the shell: ``parse(str(criterion))``."""
 
 import ast
 import inspect

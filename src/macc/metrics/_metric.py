@@ -1,6 +1,4 @@
-"""A metric is a value: what it is called, how it is written, which end is better, how it is
-measured.
-"""
+"""A metric is a value: its name, how it is written, which end is better, how it is measured."""
 
 import inspect
 from collections.abc import Callable, Collection

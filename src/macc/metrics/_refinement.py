@@ -1,6 +1,4 @@
-"""What training has delivered: the negative log-likelihood that is left once a temperature has
-mended the scale.
-"""
+"""What training has delivered: the NLL that is left once a temperature has mended the scale."""
 
 import math
 from typing import NamedTuple, Unpack

@@ -1,6 +1,4 @@
-"""A few rows of predictions at a time: so few that all that is computed of them finds them in the
-processor's cache.
-"""
+"""A few rows of predictions at a time, so few that the processor's cache holds them."""
 
 import threading
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""Dense prediction for metrics: every pixel with a label is a sample, of an image that is
-remembered.
-"""
+"""Dense prediction for metrics: every labelled pixel is a sample that knows its image."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,6 +1,4 @@
-"""Fine cells of probabilities, from which areas under the ROC curve are computed without all
-samples.
-"""
+"""Fine cells of probabilities, whose counts give areas under the ROC curve."""
 
 import math
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""Predictions in columns of a data frame: pandas, polars, pyarrow, and data sets of Hugging
-Face.
-"""
+"""Predictions in columns of data frames: pandas, polars, pyarrow, Hugging Face."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

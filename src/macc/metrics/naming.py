@@ -1,6 +1,4 @@
-"""Classes by their names: labels that are names, what classes are called, and which one of two is
-positive.
-"""
+"""Classes by their names: labels as names, names of classes, the positive one of two."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,4 @@
-"""States of streams in files: written by ``macc evaluate --state``, put together by
-``macc merge``.
-"""
+"""States of streams in files: ``macc evaluate --state`` writes, ``macc merge`` adds them."""
 
 import hashlib
 import io

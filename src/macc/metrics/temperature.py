@@ -81,9 +81,7 @@ def tempered(logits: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 def blocks(rows: Tensor, *, elements: int = _BLOCK_ELEMENTS) -> Iterator[slice]:
-    """Neighbouring rows of at most so many elements; by default those that fit into the cache
-    together.
-    """
+    """Neighbouring rows of at most so many elements, or of as many as the cache holds."""
     step = max(1, elements // rows.shape[1])
     return (slice(start, start + step) for start in range(0, len(rows), step))
 

@@ -1,6 +1,4 @@
-"""Watching a classifier in operation: windows of time, and an alarm that may be looked at after
-every row.
-"""
+"""Watching a classifier in operation: windows of time, and an alarm valid after every row."""
 
 from macc.monitor.betting import Alarm as Alarm
 from macc.monitor.betting import Evidence as Evidence

@@ -1,6 +1,4 @@
-"""The state of a monitor: a small file, written whole, to which batches are added and which
-machines can merge.
-"""
+"""The state of a monitor: a small file that batches are added to and machines can merge."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""How long an epoch takes in each way to compute moments, for the paper's claim that its own costs
-little.
-"""
+"""How long an epoch takes in each way to compute moments, which the paper says costs little."""
 
 from collections.abc import Callable
 from os import PathLike

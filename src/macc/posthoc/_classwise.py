@@ -1,6 +1,4 @@
-"""Calibrators that learn something of each class, and what they do about classes they have not
-seen.
-"""
+"""Calibrators that learn something of each class, and what they do about unseen ones."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -289,9 +289,7 @@ def fit_map(problem: Problem, given: Penalties, *, objective: str = "nll") -> Fi
 
 
 def _root(curvature: Tensor, costs: Tensor) -> Tensor:
-    """The Cholesky root of curvature and penalties, class by class; the square root where there are
-    diagonals only.
-    """
+    """The Cholesky root of curvature and penalties by class; the square root of diagonals."""
     diagonals = _diagonals(curvature, costs)
     if curvature.ndim == 2:
         return diagonals.sqrt()
@@ -401,9 +399,7 @@ def _bend(step: Tensor, change: Tensor, costs: Tensor) -> _Bend:
 
 
 def _towards_minimum(slope: Tensor, root: Tensor, known: Iterable[_Bend]) -> Tensor:
-    """The step of L-BFGS: minus the slope times the inverse curvature, which earlier steps
-    correct.
-    """
+    """The step of L-BFGS: minus the slope times an inverse curvature of earlier steps."""
     # Where the Brier score is not convex, a step may tell nothing.
     known = [bend for bend in known if bend.product > 0]
     step, counts = -slope, []

@@ -1,6 +1,4 @@
-"""Meta-Cal: samples that are likely to be wrong get no opinion at all, and few right ones are lost
-by it.
-"""
+"""Meta-Cal: samples that are probably wrong get no opinion, and few right ones are lost."""
 
 import math
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""What ``macc apply`` and ``macc sets`` write: results of a file, with whatever else stands in
-it.
-"""
+"""What ``macc apply`` and ``macc sets`` write: results, with whatever else a file has."""
 
 import csv
 import io

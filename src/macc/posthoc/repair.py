@@ -1,6 +1,4 @@
-"""What ``macc calibrate`` does: fit on one file of predictions, apply to another, show before and
-after.
-"""
+"""What ``macc calibrate`` does: fit on one file, apply to another, show both."""
 
 import math
 import warnings

@@ -1,6 +1,4 @@
-"""Files of predictions: what their columns and labels mean, read whole or in batches of any number
-of rows.
-"""
+"""Files of predictions: what columns and labels mean; read whole or in batches."""
 
 from macc.predictions.array_files import read_variance as read_variance
 from macc.predictions.groups import groups_of as groups_of

@@ -1,6 +1,4 @@
-"""Which columns of a table are classes, which one has the labels, and what names of classes
-mean.
-"""
+"""Which columns of a table are classes or labels, and what names of classes mean."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

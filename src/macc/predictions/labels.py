@@ -1,6 +1,4 @@
-"""What the labels of samples mean: names of classes or their indices, decided once and not sample
-by sample.
-"""
+"""What labels mean: names of classes or their indices, decided once for all samples."""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""Files of predictions, measured and compared: read whole while they are small, in batches beyond
-that.
-"""
+"""Files of predictions, measured and compared: small ones whole, large ones in batches."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

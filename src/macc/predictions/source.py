@@ -1,6 +1,4 @@
-"""A file of predictions, opened and not read yet: read whole or, where that would not fit, a batch
-at a time.
-"""
+"""A file of predictions, opened and not read yet, to be read whole or in batches."""
 
 import warnings
 from collections.abc import Callable, Iterator

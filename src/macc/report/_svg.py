@@ -1,6 +1,4 @@
-"""Figures and images as parts of a page: inline, in the colours of its theme, naming nothing
-outside it.
-"""
+"""Figures and images as parts of a page: inline, in its colours, naming nothing outside."""
 
 import base64
 import io

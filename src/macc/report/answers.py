@@ -1,6 +1,4 @@
-"""The first screen of a report: how calibrated, better than what, and what to do next, each in a
-sentence.
-"""
+"""The first screen of a report: how calibrated, better than what, and what to do next."""
 
 import warnings
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""The report of an experiment: its tables over seeds, its findings, its figure, and its runs in
-detail.
-"""
+"""The report of an experiment: tables over seeds, findings, figure, runs in detail."""
 
 from collections.abc import Callable
 from dataclasses import replace

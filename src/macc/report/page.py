@@ -1,6 +1,4 @@
-"""The report of run folders and prediction files: which is calibrated, which is better, and what to
-do next.
-"""
+"""The report of runs and prediction files: which is calibrated, which better, what next."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike

@@ -1,6 +1,4 @@
-"""What figures and pages are made of: run folders and prediction files, by names that distinguish
-them.
-"""
+"""What figures and pages are made of: runs and prediction files, each with its own name."""
 
 import json
 import re

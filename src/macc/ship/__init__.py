@@ -1,6 +1,4 @@
-"""From a finished run to a model in use: predictors, shipped files, exported graphs, model
-cards.
-"""
+"""From a finished run to a model in use: predictors, files, graphs, model cards."""
 
 from macc.ship.exporting import check_name as check_name
 from macc.ship.exporting import export as export

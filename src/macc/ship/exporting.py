@@ -1,6 +1,4 @@
-"""``macc export``: a model as a graph for other programs, with everything from raw input to
-acceptance inside.
-"""
+"""``macc export``: a model as a graph for other programs, from raw input to acceptance."""
 
 import importlib
 import io

@@ -1,6 +1,4 @@
-"""What using a model needs, read from a run folder or from one shipped file, which holds no code
-and no pickle.
-"""
+"""What using a model needs, of a run folder or a shipped file without code or pickles."""
 
 import hashlib
 import json

@@ -1,6 +1,4 @@
-"""The whole way from raw inputs to calibrated answers as one module, for PyTorch and for exported
-graphs alike.
-"""
+"""From raw inputs to calibrated answers as one module, for PyTorch and exported graphs."""
 
 import math
 import warnings

@@ -1,6 +1,4 @@
-"""Everything a run needs to go on, in folders that are complete or ignored, and nothing that can
-run code.
-"""
+"""All that a run needs to go on, in folders that are complete or ignored, without code."""
 
 import hashlib
 import json

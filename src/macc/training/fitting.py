@@ -1,6 +1,4 @@
-"""``fit``: a recipe, data and a model become a finished run folder, however often it is
-interrupted.
-"""
+"""``fit``: a recipe, data and a model become a finished run, however often interrupted."""
 
 import json
 import shutil

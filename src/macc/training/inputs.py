@@ -1,6 +1,4 @@
-"""What a model takes: the part of its data that it cannot be used without, as a small JSON file in
-the run.
-"""
+"""What a model takes: the part of its data that it needs, as a small JSON file in the run."""
 
 import json
 from typing import Annotated, Any, Literal, Self

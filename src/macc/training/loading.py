@@ -1,6 +1,4 @@
-"""Recipes from files and names: scales, overrides, and errors that name the file, the key and the
-cure.
-"""
+"""Recipes from files and names: scales, overrides, errors with file, key and cure."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,4 @@
-"""Predictions of a finished run on other data, under noise, with moments; and of several runs
-together.
-"""
+"""Predictions of finished runs: other data, noise, moments, and several runs together."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

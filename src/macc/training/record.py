@@ -1,6 +1,4 @@
-"""What training leaves behind: a line an epoch, checkpoints, and the weights that may be
-selected.
-"""
+"""What training leaves: a line an epoch, checkpoints, weights that may be selected."""
 
 import math
 import time

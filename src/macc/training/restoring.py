@@ -1,6 +1,4 @@
-"""A learner put to where a checkpoint left it, and what a checkpoint within an epoch has to keep
-for that.
-"""
+"""A learner put to where a checkpoint left it, and what one within an epoch keeps."""
 
 from collections.abc import Mapping
 from typing import Any, cast

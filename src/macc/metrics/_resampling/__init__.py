@@ -1,6 +1,4 @@
-"""Every metric of one set of predictions under the same resamples; one file for each kind of thing
-resampled.
-"""
+"""Every metric of one set of predictions under the same resamples, a file a kind of sums."""
 
 from collections.abc import Iterable
 from functools import cached_property

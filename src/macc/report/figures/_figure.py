@@ -1,6 +1,4 @@
-"""A figure that a notebook shows by itself. Imported only where a figure is drawn, because it needs
-matplotlib.
-"""
+"""A figure that a notebook shows; imported where one is drawn, as it needs matplotlib."""
 
 import io
 

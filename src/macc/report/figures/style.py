@@ -1,6 +1,4 @@
-"""What all figures share: colours, type sizes, names that are shown as they are, and how files are
-written.
-"""
+"""What all figures share: colours, sizes, names as they are, and how files are written."""
 
 import re
 import textwrap
