@@ -203,15 +203,23 @@ def test_a_held_out_part_without_errors_does_not_make_the_model_certain():
     assert 0.9 < classifier.predict_proba(features).max() < 0.9999
 
 
-def test_what_cannot_be_is_refused():
+def test_what_cannot_be_is_refused(monkeypatch):
     for knobs, message in (
         ({"validation_fraction": 1.0}, r"`validation_fraction` must lie in \[0, 1\), got 1.0"),
         ({"batch_size": 0}, "`batch_size` must be a whole number of at least 1, got 0"),
         ({"loss": "Focal + MAC"}, "did you mean 'MACC'"),
         ({"calibrator": "temprature"}, "no calibrator is called 'temprature'"),
+        ({"calibrator": 3}, "no calibrator is called 3"),
+        ({"loss": 3}, "`loss` must be a criterion or its text, got 3"),
+        ({"hidden": 128}, r"`hidden` must have the size of each hidden layer, as in \(128,\), got 128"),
+        ({"hidden": (8, 0)}, "`hidden` must be a whole number of at least 1, got 0"),
+        ({"learning_rate": 0}, "`learning_rate` must be a number above 0, got 0"),
+        ({"weight_decay": "a"}, "`weight_decay` must be a number of at least 0, got 'a'"),
     ):
-        with pytest.raises(ValueError, match=message):
-            quick(**knobs).fit(X, Y)
+        with monkeypatch.context() as patched:
+            patched.setattr(ours._classifier, "_epoch", None)  # before the first epoch
+            with pytest.raises(ValueError, match=message):
+                quick(**knobs).fit(X, Y)
     with pytest.warns(UserWarning, match="20 samples are too few to hold out a share of 0.15"):
         assert quick().fit(X[45:65], Y[45:65]).calibrator_ is None
     with warnings.catch_warnings():
@@ -279,6 +287,8 @@ def test_weights_reach_classifier_and_calibrator():
 
 
 def test_what_calibrated_refuses():
+    with pytest.raises(ValueError, match="no calibrator is called 'temprature'"):
+        Calibrated(None, method="temprature").fit(X, Y)
     with pytest.raises(ValueError, match="decision_function_shape='ovr'"):
         Calibrated(SVC(decision_function_shape="ovo"), "temperature").fit(
             *make_blobs(80, centers=4, random_state=0)

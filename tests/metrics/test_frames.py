@@ -141,6 +141,60 @@ def test_one_column_is_the_probability_of_class_1(library):
     assert report.to_dict() == macc.evaluate(PROBS[:, 1], happened.astype(int)).to_dict()
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_labels_may_stand_beside_a_frame_of_the_classes(library):
+    frame = frame_of(library, {name: PROBS[:, i] for i, name in enumerate(NAMES)})
+    series = pytest.importorskip(library).Series
+    expected = macc.evaluate(PROBS, LABELS, classes=NAMES, metrics=["ece"])
+
+    for labels in (series(WORDS), series(LABELS), LABELS, WORDS):
+        report = macc.evaluate(frame, labels, metrics=["ece"])
+        assert report.to_dict() == expected.to_dict()
+        assert "Taken of the frame: probabilities from 'cat', 'dog', 'owl'." in str(report)
+    one = macc.evaluate(frame[["dog"]], series(LABELS == 1), metrics=["ece"])
+    assert one["ece"] == macc.evaluate(PROBS[:, 1], (LABELS == 1).astype(int), metrics=["ece"])["ece"]
+    told = macc.evaluate(PROBS, series(WORDS), classes=NAMES, metrics=["ece"])
+    assert told.to_dict() == expected.to_dict()
+
+
+def test_columns_of_pandas_may_be_numbered():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(PROBS).assign(y=LABELS)
+    expected = macc.evaluate(PROBS, LABELS, metrics=["ece"])
+
+    for probs in (None, [0, 1, 2]):
+        assert macc.evaluate(frame, labels="y", probs=probs, metrics=["ece"])["ece"] == expected["ece"]
+    one = macc.evaluate(frame.assign(y=LABELS == 1), labels="y", probs=1, metrics=["positive_ece"])
+    assert one["positive_ece"] == macc.evaluate(PROBS[:, 1], (LABELS == 1).astype(int))["positive_ece"]
+
+
+def test_columns_that_cannot_be_named_are_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(PROBS, columns=NAMES)
+    with pytest.raises(ValueError, match="several columns of the frame are called 'cat'; give each a name"):
+        macc.evaluate(pandas.concat([frame, frame], axis=1).assign(y=WORDS), labels="y", probs=NAMES)
+    levels = frame.set_axis(pandas.MultiIndex.from_product([["p"], NAMES]), axis=1)
+    with pytest.raises(ValueError, match="the columns of the frame have names of several levels"):
+        macc.evaluate(levels, labels="y")
+    lazy = pytest.importorskip("polars").LazyFrame({"y": WORDS})
+    with pytest.raises(ValueError, match=r"LazyFrame is not in memory yet; pass its `.collect\(\)`"):
+        macc.evaluate(lazy, labels="y")
+
+
+def test_words_say_whether_answers_are_right():
+    right = PROBS.argmax(1) == LABELS
+    expected = macc.evaluate(PROBS.max(1), right.astype(int), answers=True)
+    frame = frame_of("polars", {"confidence": PROBS.max(1), "correct": np.where(right, "Yes", "no")})
+
+    report = macc.evaluate(frame, labels="correct", probs="confidence", answers=True)
+    assert report.to_dict() == expected.to_dict()
+    for words in (("false", "true"), ("wrong", "right")):
+        assert (
+            macc.evaluate(PROBS.max(1), np.array(words)[right.astype(int)], answers=True).to_dict()
+            == expected.to_dict()
+        )
+
+
 def test_the_order_of_columns_is_that_of_the_call():
     frame = frame_of("pandas", COLUMNS)
     report = macc.evaluate(frame, labels="y", probs=["owl", "cat", "dog"])

@@ -161,7 +161,13 @@ def calibrate(
         )
     label_column = "correct" if rows.answers else reading["label_column"]
     write_calibrated(
-        result.calibrator, rows, output, label_column=label_column, normalise=normalise, groups=applied
+        result.calibrator,
+        rows,
+        output,
+        label_column=label_column,
+        normalise=normalise,
+        groups=applied,
+        quiet=True,
     )
     result.calibrator.save(calibrator, classes=val.classes)
     also_write(json, result.to_dict())

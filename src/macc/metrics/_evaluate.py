@@ -16,9 +16,9 @@ from macc.metrics._report import (
 )
 from macc.metrics._resampling import Draws, Resampling, TopCells
 from macc.metrics._significance import p_values
-from macc.metrics.correctness import CLASSES, NOTE, metrics_of_answers
+from macc.metrics.correctness import CLASSES, NOTE, as_answers, metrics_of_answers
 from macc.metrics.dense import as_pixels, is_dense, kept_weights, maps_at_once
-from macc.metrics.frames import explained, read_columns
+from macc.metrics.frames import as_labels, explained, read_columns, read_scores
 from macc.metrics.inputs import (
     Array,
     Predictions,
@@ -129,6 +129,9 @@ def evaluate(
         found = read_columns(data, labels, probs, classes, column)
         data, labels, classes, notes = found.scores, found.labels, found.classes, (found.note,)
         weights = weights if column is None else found.weights
+    elif (beside := read_scores(data, labels, classes)) is not None and probs is None:
+        found = beside
+        data, labels, classes, notes = found.scores, found.labels, found.classes, (found.note,)
     elif probs is not None:
         if data is not None:
             raise ValueError(
@@ -166,8 +169,9 @@ def evaluate(
             metrics=[metrics] if isinstance(metrics, str) else metrics and list(metrics),
             resamples=resamples,
         )
+    labels = as_labels(labels)
     if answers:
-        classes, notes = CLASSES, (*notes, NOTE)
+        labels, classes, notes = as_answers(labels), CLASSES, (*notes, NOTE)
     with explained(found):
         targets = named_labels(labels, classes)
         pixels = as_pixels(data, targets, ignore_index)

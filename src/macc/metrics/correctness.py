@@ -6,10 +6,14 @@ prediction that it is wrong.
 """
 
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from macc.metrics._metric import registry
 from macc.metrics.binning import TopLabels, class_labels, top_labels
 from macc.metrics.inputs import Predictions
+from macc.metrics.naming import NO_YES
 from macc.words import did_you_mean
 
 CLASSES = ["wrong", "right"]
@@ -17,6 +21,21 @@ NOTE = (
     "Each sample is an answer, with a confidence and whether it was right, and no probability of every class: "
     "the two classes are wrong and right answers."
 )
+
+
+def as_answers(labels: Any) -> Any:
+    """Labels that say no or yes as 0 or 1, others as they are.
+
+    Example:
+        >>> as_answers(["yes", "No", "right"]), as_answers([1, 0])
+        (['right', 'wrong', 'right'], [1, 0])
+    """
+    if isinstance(labels, np.ndarray) and labels.dtype.kind in "US":
+        labels = labels.tolist()
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        return labels
+    called = {word: CLASSES[i] for pair in NO_YES for i, word in enumerate(pair)}
+    return [called.get(label.strip().lower(), label) for label in labels]
 
 
 def claimed(given: Predictions, *, answers: bool) -> TopLabels:

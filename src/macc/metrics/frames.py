@@ -71,7 +71,9 @@ def read_columns(
         "Taken of the frame: labels from 'y', probabilities from 'cat', 'dog'."
     """
     table = _table(frame)
-    named = [scores] if isinstance(scores, str) else None if scores is None else list(scores)
+    if isinstance(scores, int):
+        scores = str(scores)
+    named = [scores] if isinstance(scores, str) else None if scores is None else list(map(str, scores))
     beside = [labels] if weights is None else [labels, weights]
     for name in (*beside, *(named or ())):
         if name not in table.columns:
@@ -93,15 +95,51 @@ def read_columns(
     if isinstance(scores, str):
         values, names = _one_column(table[scores]), None
     else:
-        values, names = table.select(named).to_numpy(), [str(name) for name in named]
+        values, names = table.select(named).to_numpy(), named
     weighed = "" if weights is None else f"weights from {quoted(weights)}, "
-    note = f"Taken of the frame: labels from {quoted(labels)}, {weighed}probabilities from {', '.join(map(quoted, map(str, named)))}."
+    note = f"Taken of the frame: labels from {quoted(labels)}, {weighed}{_probabilities(named)}."
     found = _labels(table[labels])
     each = None if weights is None else _one_column(table[weights])
     if classes is None and names is not None and not isinstance(found, list):
         _refuse_ambiguous(labels, names)
     called = names if classes is None else list(classes)
     return FrameColumns(values, found, called, note, each, guessed=scores is None)
+
+
+def read_scores(frame: Any, labels: Any, classes: Sequence[str] | None) -> FrameColumns | None:
+    """As :func:`read_columns` where every column of a frame is a class and labels are given beside
+    it; None of what is no frame of pandas or polars.
+
+    Example:
+        >>> import polars
+        >>> frame = polars.DataFrame({"cat": [0.9, 0.2], "dog": [0.1, 0.8]})
+        >>> found = read_scores(frame, polars.Series(["cat", "dog"]), None)
+        >>> found.labels, found.classes, found.note
+        (['cat', 'dog'], ['cat', 'dog'], "Taken of the frame: probabilities from 'cat', 'dog'.")
+    """
+    if not hasattr(frame, "to_numpy") or not hasattr(frame, "columns"):
+        return None
+    names = [str(name) for name in frame.columns]
+    values, given = np.asarray(frame.to_numpy()), as_labels(labels)
+    if classes is None and len(names) > 1 and not isinstance(given, list):
+        _refuse_ambiguous("labels", names)
+    called = names if classes is None and len(names) > 1 else classes
+    note = f"Taken of the frame: {_probabilities(names)}."
+    one = values[:, 0] if values.ndim == 2 and len(names) == 1 else values
+    return FrameColumns(one, given, None if called is None else list(called), note, None, guessed=True)
+
+
+def as_labels(labels: Any) -> Any:
+    """Labels of a column of a frame as an array or, if they are text, as a list."""
+    if isinstance(labels, np.ndarray) or not hasattr(labels, "to_numpy"):
+        return labels
+    values = np.asarray(labels.to_numpy())
+    text = values.dtype.kind in "OUS" and all(isinstance(value, str) for value in values)
+    return values.tolist() if text else values
+
+
+def _probabilities(names: Sequence[str]) -> str:
+    return f"probabilities from {', '.join(map(quoted, names))}"
 
 
 def _table(frame: Any) -> Any:
@@ -114,10 +152,24 @@ def _table(frame: Any) -> Any:
         ) from None
     if type(frame).__module__.partition(".")[0] == "datasets":
         if not hasattr(frame, "with_format") or not hasattr(frame, "num_rows") or isinstance(frame, dict):
-            raise ValueError(f"a {type(frame).__name__} has no rows in memory; pass one split of a data set")
+            raise ValueError(
+                f"{type(frame).__name__} has no rows in memory; pass one split of a data set, not streamed"
+            )
         frame = frame.with_format("arrow")[:]
+    if hasattr(frame, "collect_schema") and hasattr(frame, "collect"):
+        raise ValueError(f"{type(frame).__name__} is not in memory yet; pass its `.collect()`")
+    columns: Any = getattr(frame, "columns", None)
+    if getattr(columns, "nlevels", 1) > 1:
+        raise ValueError("the columns of the frame have names of several levels; give each one name")
+    if hasattr(frame, "set_axis") and not all(isinstance(name, str) for name in columns):
+        frame = frame.set_axis(list(map(str, columns)), axis=1)
     try:
         return nw.from_native(frame, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        twice = next(name for name in columns if list(columns).count(name) > 1)
+        raise ValueError(
+            f"several columns of the frame are called {quoted(twice)}; give each a name of its own"
+        ) from None
     except TypeError:
         raise ValueError(
             f"labels is the name of a column, and {type(frame).__name__} is no data frame in memory; pass a frame of "

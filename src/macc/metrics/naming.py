@@ -7,6 +7,9 @@ import numpy as np
 
 from macc.words import listed, quoted
 
+# Two classes without names: what says no and yes in labels.
+NO_YES = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))
+
 
 def named_labels(labels: Any, classes: Sequence[str] | None) -> Any:
     """Labels as they are or, where they are text, the indices of the classes that they name.

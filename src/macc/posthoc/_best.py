@@ -219,7 +219,7 @@ def best(
 def by_name(name: str) -> type[Calibrator]:
     """The calibrator of a name as people write it: ``vector-scaling``, ``VectorScaling``."""
     known = {kind.lower(): value for kind, value in methods().items()}
-    plain = name.lower().replace("-", "").replace("_", "")
+    plain = str(name).lower().replace("-", "").replace("_", "")
     if plain not in known:
         raise ValueError(f"no calibrator is called {name!r}; there are {', '.join(map(written, methods()))}")
     return known[plain]

@@ -42,6 +42,7 @@ def write_calibrated(
     label_column: str,
     normalise: bool = False,
     groups: Sequence[str] | None = None,
+    quiet: bool = False,
 ) -> int:
     """Write the calibrated probabilities of a file, whole or not at all.
 
@@ -54,6 +55,7 @@ def write_calibrated(
         label_column: The column of labels.
         normalise: Divide rows of probabilities by their sum.
         groups: The group of each row, for a calibrator of groups.
+        quiet: Somebody else has said which probabilities are 0.
 
     Returns:
         How many samples were written.
@@ -78,7 +80,8 @@ def write_calibrated(
             # Two classes may stand in one column, that of class 1.
             write(probs[:, 1] if part.scores.ndim < probs.ndim else probs, part.others)
             count += len(probs)
-    warn_of_zeros(zeros, answers=source.answers)
+    if not quiet:
+        warn_of_zeros(zeros, "to apply to", answers=source.answers)
     if isinstance(calibrator, Grouped):
         calibrator.warn_of_unknown(groups or ())
     return count

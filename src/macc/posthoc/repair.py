@@ -115,7 +115,7 @@ def repair(
         raise ValueError(f"--grid is of the method temperature, not of {method}")
     check_classes(val.classes, test.classes)
     progress = on_progress or (lambda _: None)
-    logits, labels = as_logits(val, normalise=normalise), val.labels
+    logits, labels = as_logits(val, "to fit to", normalise=normalise), val.labels
     choice = None
     fitted: Calibrator | Grouped
     if method == "auto":
@@ -124,7 +124,7 @@ def repair(
     kind: Any = by_name(method)
     fit = partial(kind.fit, grid=True) if grid else kind.fit
     counts = counted(val.weights)
-    given = as_logits(test, normalise=normalise)
+    given = as_logits(test, "to apply to", normalise=normalise)
     if groups is not None:
         fitted = Grouped.fit(logits, labels, groups[0], method=fit, weights=val.weights)
         # Whoever writes the result says which groups are unknown.
@@ -202,12 +202,14 @@ def pooled(paths: Sequence[Path], loaded: Sequence[Loaded]) -> Loaded:
     )
 
 
-def as_logits(loaded: Loaded, *, normalise: bool = False) -> npt.NDArray[Any]:
-    """Logits as they are; of probabilities their logarithms, which mean the same."""
+def as_logits(loaded: Loaded, purpose: str, *, normalise: bool = False) -> npt.NDArray[Any]:
+    """Logits as they are; of probabilities their logarithms, which mean the same. A warning says
+    for which ``purpose`` they are.
+    """
     if loaded.from_logits:
         return loaded.scores
     logs, zeros = logarithms(loaded.scores, normalise=normalise, answers=loaded.answers)
-    warn_of_zeros(zeros, answers=loaded.answers)
+    warn_of_zeros(zeros, purpose, answers=loaded.answers)
     return logs
 
 
@@ -223,19 +225,20 @@ def logarithms(scores: npt.NDArray[Any], *, normalise: bool, answers: bool) -> t
     return np.log(np.maximum(probs, least)), int((probs < least).sum())
 
 
-def warn_of_zeros(count: int, *, answers: bool) -> None:
+def warn_of_zeros(count: int, purpose: str, *, answers: bool) -> None:
     """Say that probabilities of 0 were taken to be larger ones."""
     if not count:
         return
+    one = "s" if count == 1 else ""
     if answers:
         what = (
-            f"{thousands(count)} answers claim more than {100 * (1 - DOUBT):g} % or less than {100 * DOUBT:g} %; they "
-            "count as that much, because a claim of 100 % would outweigh all others"
+            f"{thousands(count)} of the answers {purpose} claim{one} more than {100 * (1 - DOUBT):g} % or less than "
+            f"{100 * DOUBT:g} % and count{one} as that much, because a claim of 100 % would outweigh all others"
         )
     else:
         what = (
-            f"{thousands(count)} probabilities are 0, of which no logarithm exists; they count as the least number "
-            "above 0: logits would say more"
+            f"{thousands(count)} of the probabilities {purpose} {'is' if one else 'are'} 0, of which no logarithm "
+            f"exists, and count{one} as the least number above 0: logits would say more"
         )
     warnings.warn(what, stacklevel=3)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from macc.metrics.naming import NO_YES
 from macc.words import listed, quoted
 
 MISSING = -1
@@ -16,8 +17,6 @@ KINDS = ("names", "indices")
 
 # How pandas, R, SQL and spreadsheets write what is not there.
 _MISSING_WORDS = frozenset(["", "nan", "null", "none", "na", "n/a", "<na>"])
-# Two classes without names: what says no and yes in the labels.
-_NO_YES = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))
 _WHOLE = re.compile(r"[+-]?\d{1,18}(?:\.0*)?", re.ASCII)
 
 
@@ -70,7 +69,7 @@ class Labels:
         self.word_cure = word_cure
         self._names = {} if labels_are == "indices" else {name: i for i, name in enumerate(classes or ())}
         if classes is None and num_classes == 2 and labels_are != "indices":
-            self._names = {word: i for pair in _NO_YES for i, word in enumerate(pair)}
+            self._names = {word: i for pair in NO_YES for i, word in enumerate(pair)}
         self._known: dict[str, int] = {}
         self._kinds: set[str] = set()
 

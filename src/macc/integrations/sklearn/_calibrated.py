@@ -76,6 +76,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: i
             weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
             if has_fit_parameter(self.estimator, "sample_weight"):
                 fit_params = {**fit_params, "sample_weight": weight}
+        kind: Any = None if self.method == "auto" else posthoc.by_name(self.method)
         self._method_ = _score_method(self.estimator)
         if self.cv == "prefit" or isinstance(self.estimator, FrozenEstimator):
             check_is_fitted(self.estimator)
@@ -93,7 +94,6 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: i
                 setattr(self, name, getattr(self.estimator_, name))
         self.floor_ = _floor(scores) if self._method_ == "predict_proba" else 0.0
         logits, labels = self._logits(scores), _indices(y, self.classes_)
-        kind: Any = None if self.method == "auto" else posthoc.by_name(self.method)
         self.choice_ = None if kind else posthoc.best(logits, labels, weights=weight)
         self.calibrator_ = (
             self.choice_.calibrator if self.choice_ else kind.fit(logits, labels, weights=weight)

@@ -4,6 +4,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, cast
 
 import numpy as np
@@ -144,12 +145,28 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[probs.argmax(1)])
 
     def _check_knobs(self) -> None:
-        for name, least in (("batch_size", 1), ("max_iter", 1), ("patience", 1)):
+        """Refuse what would end in an error of torch, or after the training."""
+        if not isinstance(self.loss, str | nn.Module):
+            raise ValueError(f"`loss` must be a criterion or its text, got {self.loss!r}")
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
+            raise ValueError(
+                f"`hidden` must have the size of each hidden layer, as in (128,), got {self.hidden!r}"
+            )
+        for name in ("batch_size", "max_iter", "patience"):
+            _check_whole(name, getattr(self, name))
+        for size in self.hidden:
+            _check_whole("hidden", size)
+        numbers = {
+            "learning_rate": (np.nextafter(0, 1), np.inf, "be a number above 0"),
+            "weight_decay": (0, np.inf, "be a number of at least 0"),
+            "validation_fraction": (0, 1, "lie in [0, 1)"),
+        }
+        for name, (least, end, limits) in numbers.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(f"`validation_fraction` must lie in [0, 1), got {self.validation_fraction!r}")
+            if isinstance(value, bool) or not isinstance(value, Real) or not least <= value < end:
+                raise ValueError(f"`{name}` must {limits}, got {value!r}")
+        if self.calibrator not in (None, "auto"):
+            posthoc.by_name(self.calibrator)
 
     def _train(self, X: Floats, labels: npt.NDArray[Any], weight: Floats, draw: Any) -> None:
         criterion = losses.parse(self.loss) if isinstance(self.loss, str) else copy.deepcopy(self.loss)
@@ -208,6 +225,11 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return posthoc.best(logits, labels).calibrator
         kind: Any = posthoc.by_name(self.calibrator)
         return cast("posthoc.Calibrator", kind.fit(logits, labels))
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")
 
 
 class _Standardised(nn.Module):
