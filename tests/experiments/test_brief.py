@@ -76,7 +76,7 @@ def test_a_wider_terminal_shows_more_columns_and_a_higher_one_more_rows():
 def test_three_findings_are_short_and_count_the_other_methods():
     best, macc, accuracy = short_findings(many())
 
-    assert "lowest ECE: “NLL+MACC, weight 0, dr… (2.80 %)" in best
+    assert "lowest ECE: “NLL+MACC, weight 0, d…” (2.80 %)" in best
     assert best.endswith("significantly better than 7 of 19 others, no significant difference from 12.")
     assert macc == (
         "ECE of MACC: significantly better than its own task loss in 18 of 18 tests (worse in 0)."

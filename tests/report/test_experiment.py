@@ -11,8 +11,11 @@ from helpers.command import run
 from helpers.finished_experiment import finished_experiment
 from helpers.report_runs import HOSTILE
 from macc import paper
+from macc.experiments.brief import best_rows
+from macc.experiments.findings import named
 from macc.experiments.tables import block_table
 from macc.report import experiment
+from macc.tables import html_prose
 
 pytestmark = pytest.mark.xdist_group("report")
 
@@ -46,10 +49,29 @@ def test_the_page_has_the_cells_of_the_result(done):
     assert text.count("<script>") == 1
     assert len(text) < 5e6
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", text.partition('id="runs"')[0], re.DOTALL)
-    assert "Seed 0 of 2 seeds." in captions[1]  # the first stands beside the findings
+    assert "means over 2 seeds, with 95 % intervals" in captions[0].replace("\u00a0", " ")
+    assert "Seed 0 of 2 seeds." in captions[1]
     assert "Lines are means over 2 seeds, shades their range." in captions[1]
     assert len(captions) > 5
-    assert all("Each method is shown by seed 0 alone." in caption for caption in [captions[0], *captions[2:]])
+    assert all("Each method is shown by seed 0 alone." in caption for caption in captions[2:])
+
+
+def test_the_first_screen_says_which_is_best_how_macc_stands_and_what_to_do(done):
+    folder, result = done
+    page = folder / "report.html"
+    text = (page if page.is_file() else experiment.write(folder)[0]).read_text()
+    said = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text.partition("<details>")[0]))
+
+    assert list(said) == ["How calibrated is the best?", "Is MACC better?", "What to do next?"]
+    rows = best_rows(result, result.stages[1], "nll")
+    assert html_prose(f"Take {named(rows[0].a)}, which has the lowest NLL") in said["What to do next?"]
+    (run,) = {
+        run.folder
+        for run in result.runs
+        if run.method == result.calibrated[rows[0].a]
+        and (run.dataset, run.rule, run.seed) == (rows[0].dataset, rows[0].rule, 0)
+    }
+    assert f"{folder.parent.parent / run} -o model.safetensors</code>" in said["What to do next?"]
 
 
 def test_a_value_that_is_not_defined_is_a_dash(done):
@@ -137,4 +159,4 @@ def test_an_experiment_ends_by_saying_how_to_open_its_report(tmp_path, monkeypat
     assert result.code == 0, result.err
     page = tmp_path / "runs" / "experiments" / "tiny-smoke" / "report.html"
     assert f"open it in a browser: {page.as_uri()}" in result.out
-    assert page.is_file()
+    assert "<dt>How calibrated" not in page.read_text()  # of one method there is nothing to compare

@@ -70,10 +70,10 @@ def short_findings(result: Result) -> list[str]:
     """
     raw, calibrated = result.stages
     said = [
-        _best(result, raw, JUDGED),
-        _best(result, calibrated, AFTER),
-        _of_macc(result),
-        _best(result, raw, "accuracy"),
+        best_in_short(result, raw, JUDGED),
+        best_in_short(result, calibrated, AFTER),
+        macc_in_short(result),
+        best_in_short(result, raw, "accuracy"),
     ]
     found = [text for text in said if text]
     return (found or [_cut(text) for text in result.findings])[:MOST_FINDINGS]
@@ -84,12 +84,17 @@ def verdict_in_short(rows: Sequence[PairedTest]) -> str:
     better = [row for row in rows if row.p_holm < LEVEL]
     same = [row for row in rows if row not in better]
     if len(rows) == 1:
-        return f"{BETTER if better else SAME} {shown(named(rows[0].b), SHORTEST_NAME)} ({_p(rows, '≤')})"
+        return f"{BETTER if better else SAME} {_short(rows[0].b)} ({_p(rows, '≤')})"
     if not same:
         return f"{BETTER} all {len(rows)} others ({_p(rows, '≤')})"
     if not better:
         return f"{SAME} {len(rows)} others ({_p(rows, '≥')})"
     return f"{BETTER} {len(better)} of {len(rows)} others, {SAME} {len(same)}"
+
+
+def _short(name: str) -> str:
+    """A method's name as a finding has it; its quotes count, and are closed."""
+    return named(shown(name, SHORTEST_NAME - 2 * ("," in name)))
 
 
 def _p(rows: Sequence[PairedTest], sign: str) -> str:
@@ -111,7 +116,10 @@ def best_rows(result: Result, methods: Sequence[str], metric: str) -> list[Paire
     return []
 
 
-def _best(result: Result, methods: Sequence[str], metric: str) -> str:
+def best_in_short(result: Result, methods: Sequence[str], metric: str) -> str:
+    """Which of some methods is best by a metric, in two lines; nothing where that was not
+    tested.
+    """
     rows = best_rows(result, methods, metric)
     if not rows:
         return ""
@@ -121,12 +129,14 @@ def _best(result: Result, methods: Sequence[str], metric: str) -> str:
     where += ["after calibration"] if first.a in result.calibrated else []
     end = "highest" if column(metric).better == "higher" else "lowest"
     where = [*where, f"{end} {words.noun}"]
-    sentence = f"{', '.join(where)}: {shown(named(first.a), SHORTEST_NAME)} ({words.value(first.a)})"
+    sentence = f"{', '.join(where)}: {_short(first.a)} ({words.value(first.a)})"
     return _cut(f"{sentence[0].upper()}{sentence[1:]}, {verdict_in_short(rows)}.")
 
 
-def _of_macc(result: Result) -> str:
-    """How often MACC is better and worse than what it must beat, over all tables."""
+def macc_in_short(result: Result) -> str:
+    """How often MACC is better and worse than what it must beat, over all tables; nothing without
+    MACC.
+    """
     said = []
     for why, whom in (("task", "its own task loss"), ("dropout", "dropout alone")):
         verdicts = [

@@ -1,5 +1,7 @@
 """The report of an experiment: tables over seeds, findings, figure, runs in detail."""
 
+import math
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
@@ -7,14 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macc.experiments import Result, load_result
+from macc.experiments.brief import AFTER, JUDGED, best_in_short, best_rows, macc_in_short, verdict_in_short
+from macc.experiments.findings import Wording, named
 from macc.experiments.loading import safe_name
+from macc.experiments.result import PairedTest
 from macc.experiments.spec import RULE_TEXT
 from macc.experiments.tables import block_table, marked, tables
 from macc.io.writing import write_whole
+from macc.metrics import Estimate
+from macc.report import figures
 from macc.report._svg import inline
 from macc.report.building import Builder, take_lead
 from macc.report.figures.style import save
-from macc.report.html import Shown, check_output, write_page
+from macc.report.html import Answer, Shown, check_output, write_page
 from macc.report.sources import ReportSource
 from macc.tables import Table
 from macc.training.runs import Run
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REPORT = "report.html"
+MOST_ERRORS = 16
+"""More lines than this do not fit beside the answers."""
 Draw = Callable[[Result, Path, "str | PathLike[str] | None"], "tuple[Figure, str]"]
 """Draws the figure of a result, given the folder of run folders and the one of data; gives the rule
 under it too.
@@ -96,7 +105,8 @@ def write(
     builder = Builder(sources, root=root, seed=f"seed {result.first_seed}", on_progress=on_progress)
     groups = builder.measure()
     page = builder.page(heading, groups)
-    page.lead = take_lead(groups)
+    page.answers = _answers(result, folder)
+    page.lead = (_errors(result, builder) if page.answers else None) or take_lead(groups)
     page.notes = list(dict.fromkeys(result.notes))
     page.findings = result.findings or ["This experiment measures and shows; it tests nothing."]
     page.tables, page.figures, page.left_out = _tables(result), extra, [*left_out, *page.left_out]
@@ -125,6 +135,68 @@ def first_runs(result: Result, folder: Path) -> list[ReportSource]:
             f"{missing[0]} is missing or not finished; an experiment's report needs its run folders"
         )
     return found
+
+
+def _answers(result: Result, folder: Path) -> list[Answer]:
+    """The best calibrated method, how MACC stands, and which model to take, each in a sentence;
+    none where the experiment compares nothing.
+    """
+    raw, calibrated = result.stages
+    best = best_in_short(result, raw, JUDGED)
+    if not best:
+        return []
+    stages = ((calibrated, AFTER), (raw, AFTER), (raw, JUDGED))
+    rows, metric = next((rows, name) for names, name in stages if (rows := best_rows(result, names, name)))
+    first = rows[0]
+    words = Wording(result, first.dataset, first.test, first.rule, metric)
+    stage = " after calibration" if first.a in result.calibrated else ""
+    what = f"lowest {words.noun}{stage} ({words.value(first.a)}): {verdict_in_short(rows)}"
+    return [
+        Answer("How calibrated is the best?", best),
+        Answer("Is MACC better?", macc_in_short(result) or "No method here was trained with MACC."),
+        Answer(
+            "What to do next?",
+            f"Take {named(first.a)}, which has the {what}{_shipped(result, folder, first)}",
+        ),
+    ]
+
+
+def _shipped(result: Result, folder: Path, best: PairedTest) -> str:
+    """The command that makes one file of the first seed of a method; none for what is no run."""
+    wanted = (best.dataset, result.calibrated.get(best.a, best.a), best.rule, result.first_seed)
+    for run in result.runs:
+        if (run.dataset, run.method, run.rule, run.seed) == wanted:
+            path = shlex.quote(str(runs_folder(folder) / run.folder))
+            return f". To ship it: `macc export {path} -o model.safetensors`"
+    return "."
+
+
+def _errors(result: Result, builder: Builder) -> Shown | None:
+    """The calibration errors of the methods in the first table, the smallest on top."""
+    dataset, test, rule = block = next(result.blocks())
+    cells = [result.cell(dataset, test, name, JUDGED, rule) for name in result.methods]
+    known = sorted((c for c in cells if c is not None and math.isfinite(c.mean)), key=lambda c: c.mean)
+    if not known:
+        return None
+    named_values = {
+        cell.method: Estimate(
+            cell.mean,
+            cell.mean if cell.low is None else cell.low,
+            cell.mean if cell.high is None else cell.high,
+            cell.floor,
+        )
+        for cell in known[:MOST_ERRORS]
+    }
+    words = Wording(result, *block, JUDGED)
+    over = f"means over {result.seeds} seeds" if result.seeds > 1 else "one seed"
+    most = f" The {MOST_ERRORS} methods with the smallest error." if len(known) > MOST_ERRORS else ""
+    return builder.draw(
+        "Whose confidence is right?",
+        f"Calibration errors on {words.place}, {over}, with 95 % intervals. The grey mark is what chance "
+        f"alone gives a perfectly calibrated model.{most}",
+        False,
+        lambda: figures.estimates(named_values, label=words.noun, unit=words.unit),
+    )
 
 
 def _tables(result: Result) -> list[Table]:
