@@ -12,7 +12,9 @@ import warnings
 from typing import NoReturn
 
 import typer
+from typer.core import TyperCommand
 
+from macc.cli.app import Command, data_app, monitor_app, recipe_app
 from macc.cli.app import app as app
 
 # The commands register themselves, in the order of ``macc --help``.
@@ -26,6 +28,11 @@ from macc.cli import experiments as experiments
 from macc.cli import figures as figures
 from macc.cli import data as data
 from macc.words import shown
+
+for _group in (app, data_app, monitor_app, recipe_app):
+    for _command in _group.registered_commands:
+        if not issubclass(_command.cls or TyperCommand, Command):
+            _command.cls = Command
 
 # Longer errors and warnings are cut: a file may hold anything, and messages repeat parts of it.
 _LONGEST = 2000

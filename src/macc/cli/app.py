@@ -3,13 +3,51 @@
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import macc
 from macc.words import shown
 
+KINDS = {
+    "<path>": "FILE",
+    "<int>": "N",
+    "<int range>": "N",
+    "<float>": "X",
+    "<str>": "NAME",
+    "<list[str]>": "NAME",
+    "<bool>": "",
+}
+"""What stands beside an option in the help, where the option says nothing better."""
 
-class Monitored(TyperGroup):
+
+def _plain(parameters: list[Any], ctx: Any) -> list[Any]:
+    """Parameters whose help names no types of Python."""
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            parameter.metavar = parameter.metavar or parameter.name.upper()
+            vars(parameter)["display_type_rich"] = lambda **_: ""
+        elif parameter.metavar is None and hasattr(parameter, "display_type"):
+            parameter.metavar = KINDS.get(parameter.display_type(ctx), "X")
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose help names no types of Python."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, as the help shows them."""
+        return _plain(super().get_params(ctx), ctx)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose help names no types of Python."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, as the help shows them."""
+        return _plain(super().get_params(ctx), ctx)
+
+
+class Monitored(CommandGroup):
     """``macc monitor LOG`` is ``macc monitor log LOG``, unless LOG names another command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -21,15 +59,18 @@ class Monitored(TyperGroup):
 
 app = typer.Typer(
     name="macc",
+    cls=CommandGroup,
     help="Train, measure, repair, ship and watch classifiers whose confidence can be trusted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 recipe_app = typer.Typer(
-    name="recipe", help="Recipes of trainings: list and show them.", no_args_is_help=True
+    name="recipe", cls=CommandGroup, help="Recipes of trainings: list and show them.", no_args_is_help=True
 )
-data_app = typer.Typer(name="data", help="Data sets: list, get and look at them.", no_args_is_help=True)
+data_app = typer.Typer(
+    name="data", cls=CommandGroup, help="Data sets: list, get and look at them.", no_args_is_help=True
+)
 monitor_app = typer.Typer(
     name="monitor",
     cls=Monitored,

@@ -14,6 +14,8 @@ def data_list(data: DataFolder = None) -> None:
     """List the data sets: classes, sizes, licence, how to get them.
 
     Example: macc data list
+
+    Writes: nothing.
     """
     from macc.cli import datasets
 
@@ -47,14 +49,18 @@ def data_show(
     data: DataFolder = None,
     verify: Verify = True,
     size: ImageSize = None,
-    subset: Annotated[int | None, typer.Option(metavar="N", help="Only N training samples.")] = None,
+    subset: Annotated[int | None, typer.Option(metavar="N", help="Take only N training samples.")] = None,
     imbalance: Annotated[
-        float | None, typer.Option(metavar="FACTOR", help="Thin out the training classes to this imbalance.")
+        float | None,
+        typer.Option(
+            metavar="FACTOR",
+            help="Leave out training samples until the largest class has FACTOR times as many as the smallest.",
+        ),
     ] = None,
     label_noise: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Make this share of the training labels wrong.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the three options above.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of --subset, --imbalance and --label-noise.")] = 0,
 ) -> None:
     """Count the classes of a data set and draw some images.
 
@@ -77,12 +83,15 @@ def data_corrupt(
     name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, cifar100 or tiny_imagenet.")],
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="CORRUPTION", help="Only this one; may be given several times."),
+        typer.Option(metavar="CORRUPTION", help="Only this corruption. Give it again for more."),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Write NAME_c_regen there; else where the data are."
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Write NAME_c_regen to this folder; to the folder of the data if not given.",
         ),
     ] = None,
     data: DataFolder = None,

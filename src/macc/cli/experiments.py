@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from macc.experiments import Cost
     from macc.experiments.estimates import DataSetCost
 from macc.cli.app import app, say
-from macc.cli.options import Verify
+from macc.cli.options import DataFolder, Verify
 
 SCREEN = 40
 """Lines that `macc run` prints at most, at 80 columns, without --verbose."""
@@ -26,31 +26,43 @@ def run(
         ),
     ],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this of its data sets; can be given several times.")
+        list[str] | None, typer.Option(help="Only this data set of the experiment. Give it again for more.")
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), cpu (about an hour a data set) or full (the paper).")
+        str,
+        typer.Option(
+            metavar="smoke|cpu|full",
+            help="How much to train: for seconds, for about an hour a data set, or as in the paper.",
+        ),
     ] = "full",
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, in place of the file's.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Another number of seeds than the file's.")] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes that train; as many as cores, at most 8, one on an accelerator."),
+        typer.Option(
+            help="The number of processes that train. If not given, one per core, at most 8; one on an accelerator."
+        ),
     ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
-            help="Database for grids, e.g. postgresql://…, else $MACC_STORAGE, else an SQLite file."
+            metavar="ADDRESS",
+            help="The database for grids: postgresql://…; if not given $MACC_STORAGE, else an SQLite file.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder of run folders, shared by all experiments.")] = Path(
-        "runs"
-    ),
-    data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="The folder in which run folders are made; experiments share them."
+        ),
+    ] = Path("runs"),
+    data: DataFolder = None,
     verify: Verify = True,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many trainings it takes and how long.")
+        bool, typer.Option("--dry-run", help="Train nothing: say how many trainings it takes and how long.")
     ] = False,
-    form: Annotated[str, typer.Option("--format", help="text, md, latex, csv or json.")] = "text",
+    form: Annotated[
+        str, typer.Option("--format", metavar="text|md|latex|csv|json", help="The form of what is printed.")
+    ] = "text",
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every table and every finding.")] = False,
 ) -> None:
     """Compare methods on data sets, with paired tests.

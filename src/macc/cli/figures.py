@@ -25,13 +25,13 @@ def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="A figure, or `list` to see all.")],
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN…", help="Run folders or prediction files.", show_default=False),
+        typer.Argument(metavar="RUN", help="Run folders or prediction files.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="The file: .svg, .png or .pdf; KIND.svg if not given."),
+        typer.Option("-o", "--output", help="The file to write: .svg, .png or .pdf; KIND.svg if not given."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
+    split: Annotated[str, typer.Option(help="The split of a run whose predictions are shown.")] = "test",
     labels: LabelsOfAll = None,
     positive: Positive = None,
     data: DataFolder = None,
@@ -63,14 +63,18 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUN…|EXPERIMENT",
-            help="Run folders or prediction files, the first to compare with; or the folder of an experiment.",
+            metavar="RUN|EXPERIMENT",
+            help="Run folders or prediction files; the others are compared with the first. Or the folder of an experiment.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file.")] = Path("report.html"),
-    split: Annotated[str, typer.Option(help="Which of a run's predictions.")] = "test",
-    title: Annotated[str | None, typer.Option(help="The heading.", show_default=False)] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file to write.")] = Path(
+        "report.html"
+    ),
+    split: Annotated[str, typer.Option(help="The split of a run whose predictions are shown.")] = "test",
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The heading of the page.", show_default=False)
+    ] = None,
     labels: LabelsOfAll = None,
     positive: Positive = None,
     data: DataFolder = None,
@@ -80,7 +84,7 @@ def report(
         list[Path] | None,
         typer.Option(
             metavar="SETS.json",
-            help="Also measure these fitted sets of classes: one for all runs, or given once for each.",
+            help="Also measure these fitted sets of classes. Give one for all runs, or one for each.",
             show_default=False,
         ),
     ] = None,
@@ -88,11 +92,11 @@ def report(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Also show the files over time, by this column of times; labels may be missing.",
+            help="Also show the predictions over time: the column of times. Labels may be missing.",
             show_default=False,
         ),
     ] = None,
-    window: Annotated[str, typer.Option(metavar="LENGTH", help="Length of a window of --time.")] = "1d",
+    window: Annotated[str, typer.Option(metavar="LENGTH", help="The length of a window of --time.")] = "1d",
     monitor: Annotated[
         list[Path] | None,
         typer.Option(

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from macc.cli import labels as several
-from macc.cli.app import app, say
+from macc.cli.app import Command, app, say
 from macc.cli.labels import MultiLabel
 from macc.cli.options import (
     Bins,
@@ -60,7 +59,10 @@ def evaluate(
     max_rows_in_memory: MaxRows = 5_000_000,
     state: Annotated[
         Path | None,
-        typer.Option(help="Also write what `macc merge` needs to put parts together.", show_default=False),
+        typer.Option(
+            help="Also write a state, from which `macc merge` combines parts of a data set.",
+            show_default=False,
+        ),
     ] = None,
     by: By = None,
     groups: GroupsFile = None,
@@ -71,7 +73,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Measure files on a Dask cluster: tcp://HOST:8786, of its scheduler.",
+            help="Measure on a Dask cluster, whose scheduler has this address: tcp://HOST:8786.",
             show_default=False,
         ),
     ] = None,
@@ -187,7 +189,9 @@ def _of_files(
 
 @app.command()
 def merge(
-    states: Annotated[list[Path], typer.Argument(help="What `macc evaluate --state` wrote.")],
+    states: Annotated[
+        list[Path], typer.Argument(metavar="STATE", help="Files that `macc evaluate --state` wrote.")
+    ],
     confidence: Confidence = 0.95,
     json: Json = None,
     state: Annotated[
@@ -260,7 +264,7 @@ def _by_group(
         )
 
 
-class _WithLimits(TyperCommand):
+class _WithLimits(Command):
     """``check``, whose options ``--max-NAME`` are as many as there are metrics to limit.
 
     They are found when the command is called, so that help needs no torch.
@@ -398,7 +402,7 @@ def compare(
     a: Annotated[
         Path,
         typer.Argument(
-            help="Predictions of model A: .npz, .npy, .csv or .parquet; of maps an .npz, .npy or a folder.",
+            help="Predictions of model A: .npz, .npy, .csv or .parquet; for segmentation an .npz, .npy or a folder.",
             show_default=False,
         ),
     ],

@@ -27,43 +27,43 @@ Time = Annotated[
     str,
     typer.Option(
         metavar="COLUMN",
-        help="The column of times: ISO 8601, seconds since 1970, or timestamps of a .parquet.",
+        help="The column of times: ISO 8601, seconds since 1970, or timestamps in a .parquet.",
         show_default=False,
     ),
 ]
 RowId = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", help="The column that distinguishes rows of one time.", show_default=False
+        metavar="COLUMN", help="The column that distinguishes rows with the same time.", show_default=False
     ),
 ]
 Span = Annotated[
-    str | None, typer.Option(metavar="LENGTH", help="Length of a window, such as 12h; 1d if not given.")
+    str | None, typer.Option(metavar="LENGTH", help="The length of a window, such as 12h; 1d if not given.")
 ]
 Baseline = Annotated[
     Path | None,
     typer.Option(
         metavar="VAL",
-        help="Predictions of a validation set: what the model is compared with; its own confidence if not given.",
+        help="Predictions of a validation set to compare the model with. If not given, it is compared with its own confidence.",
         show_default=False,
     ),
 ]
 Alpha = Annotated[
     float | None,
     typer.Option(
-        help="Probability of a false alarm over the whole life; 0.01 if not given.", show_default=False
+        help="The probability of a false alarm over the whole life; 0.01 if not given.", show_default=False
     ),
 ]
 Tolerance = Annotated[
     float | None,
     typer.Option(
-        help="By how much confidence may be wrong on average without an alarm; 0.01, or 0 with --baseline, if not given.",
+        help="How far mean confidence may be from accuracy without an alarm. If not given, 0.01, or 0 with --baseline.",
         show_default=False,
     ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="What the model is called; batches of others are refused.", show_default=False),
+    typer.Option(help="The name of the model; batches of other models are refused.", show_default=False),
 ]
 Plot = Annotated[
     Path | None, typer.Option(help="Draw the windows over time (.png, .pdf, .svg).", show_default=False)
@@ -71,10 +71,12 @@ Plot = Annotated[
 Prometheus = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Write the state in the text format of Prometheus.", show_default=False
+        metavar="FILE", help="Also write the state in the text format of Prometheus.", show_default=False
     ),
 ]
-StateFile = Annotated[Path, typer.Argument(metavar="STATE", help="The state.", show_default=False)]
+StateFile = Annotated[
+    Path, typer.Argument(metavar="STATE", help="The file with the state.", show_default=False)
+]
 
 
 @monitor_app.command("log")
@@ -143,20 +145,23 @@ def update(
     time: Time,
     batch: Annotated[
         str | None,
-        typer.Option(help="The id of the batch; the checksum of the file if not given.", show_default=False),
+        typer.Option(
+            help="The name of the batch; the checksum of its file if not given.", show_default=False
+        ),
     ] = None,
     late: Annotated[
-        bool, typer.Option("--late", help="The rows were counted before without labels, and now have them.")
+        bool,
+        typer.Option("--late", help="These rows were counted before without labels; now they have labels."),
     ] = False,
     stream: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The machine that the rows come from, where there are several."),
+        typer.Option(metavar="NAME", help="The machine that the rows come from, if there are several."),
     ] = "main",
     streams: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="How many machines have states that are to be merged; 1 if not given.",
+            help="The number of machines whose states will be merged; 1 if not given.",
             show_default=False,
         ),
     ] = None,
@@ -248,10 +253,14 @@ def show(
 
 @monitor_app.command()
 def merge(
-    states: Annotated[list[Path], typer.Argument(help="States of several machines.", show_default=False)],
+    states: Annotated[
+        list[Path], typer.Argument(metavar="STATE", help="The states of the machines.", show_default=False)
+    ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="STATE", help="Write the merged state.", show_default=False),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Also write the merged state.", show_default=False
+        ),
     ] = None,
     confidence: Confidence = 0.95,
     json: Json = None,

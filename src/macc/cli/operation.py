@@ -46,34 +46,40 @@ def sets(
     ] = None,
     fit_labels: Annotated[
         Path | None,
-        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --fit.", show_default=False),
+        typer.Option(metavar="LABELS.npy", help="The labels, where VAL is an .npy.", show_default=False),
     ] = None,
     apply_labels: ApplyLabels = None,
     coverage: Annotated[
         float | None,
         typer.Option(
-            help="How often the set has to contain the right class; 0.9 if not given.", show_default=False
+            metavar="SHARE",
+            help="How often the set has to contain the right class; 0.9 if not given.",
+            show_default=False,
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="lac (the smallest sets), aps or raps (sets that follow the difficulty).")
+        str, typer.Option(help="lac (the smallest sets), aps or raps (larger sets for harder samples).")
     ] = "lac",
     per_class: Annotated[
-        bool, typer.Option("--per-class", help="Promise the coverage for each class.")
+        bool, typer.Option("--per-class", help="Keep the coverage in each class, not only on average.")
     ] = False,
     randomise: Annotated[
         bool,
-        typer.Option("--randomise", help="Smaller sets of aps and raps, by a random number for each sample."),
+        typer.Option(
+            "--randomise", help="For aps and raps: smaller sets, by a random number for each sample."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random numbers.", min=0)] = 0,
     penalty: Annotated[
         float | None,
         typer.Option(
-            help="Of raps; chosen on a fifth of VAL, with --rank, if not given.", show_default=False
+            help="For raps: the penalty on large sets. It and --rank are chosen on a fifth of VAL if not given.",
+            show_default=False,
         ),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="From which rank on raps adds the penalty.", show_default=False)
+        int | None,
+        typer.Option(help="For raps: classes beyond this rank get the penalty.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,

@@ -26,12 +26,13 @@ DataName = Annotated[
 
 DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Where data files are; $MACC_DATA if not given."),
+    typer.Option("--data", metavar="FOLDER", help="The folder with data files; $MACC_DATA if not given."),
 ]
 
 
 ImageSize = Annotated[
-    int | None, typer.Option(metavar="PIXELS", help="For folder:PATH: bring images to this height and width.")
+    int | None,
+    typer.Option(metavar="PIXELS", help="For folder:PATH: the height and width that images are scaled to."),
 ]
 
 
@@ -42,7 +43,7 @@ FileOrMaps = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Predictions: .npz, .npy, .csv or .parquet; of maps an .npz, .npy or a folder.",
+        help="Predictions: .npz, .npy, .csv or .parquet; for segmentation an .npz, .npy or a folder.",
         show_default=False,
     ),
 ]
@@ -51,13 +52,16 @@ FileOrMaps = Annotated[
 IgnoreIndex = Annotated[
     int | None,
     typer.Option(
-        metavar="LABEL", help="Of maps, the label of pixels to leave out, such as 255.", show_default=False
+        metavar="LABEL",
+        help="Segmentation: leave out pixels with this label, such as 255.",
+        show_default=False,
     ),
 ]
 
 
 Labels = Annotated[
-    Path | None, typer.Argument(metavar="[LABELS.npy]", help="Labels of an .npy.", show_default=False)
+    Path | None,
+    typer.Argument(metavar="LABELS.npy", help="The labels, where FILE is an .npy.", show_default=False),
 ]
 
 
@@ -66,26 +70,29 @@ Reading: TypeAlias = dict[str, Any]
 
 def how_to_read(
     logits: Annotated[
-        bool, typer.Option("--logits", help="The scores of an .npy, .csv or .parquet are logits.")
+        bool,
+        typer.Option("--logits", help="The scores are logits, not probabilities (.npy, .csv, .parquet)."),
     ] = False,
-    label_column: Annotated[str, typer.Option(help="The column of labels in a .csv or .parquet.")] = "label",
+    label_column: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of labels (.csv, .parquet).")
+    ] = "label",
     class_columns: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME,…",
-            help="The columns of the classes, in their order; 'p_*' works too. All that are left if not given.",
+            help="The columns of the classes, in order; 'p_*' works too. All other columns if not given.",
             show_default=False,
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", help="Columns that are not classes.", show_default=False),
+        typer.Option(metavar="NAME,…", help="Columns to ignore: they are not classes.", show_default=False),
     ] = None,
     labels_are: Annotated[
         str | None,
         typer.Option(
             metavar="names|indices",
-            help="What labels mean where columns are called 1, 2, 3 and both could be.",
+            help="Whether labels are names or positions of columns, where columns are called 1, 2, 3.",
             show_default=False,
         ),
     ] = None,
@@ -126,49 +133,51 @@ WeightColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="How often each sample counts: a column of a .csv or .parquet, or an array of an .npz.",
+        help="The column (.csv, .parquet) or array (.npz) that says how often each sample counts.",
         show_default=False,
     ),
 ]
 
 
-Normalise = Annotated[bool, typer.Option("--normalise", help="Divide rows of probabilities by their sum.")]
+Normalise = Annotated[bool, typer.Option("--normalise", help="Divide each row of probabilities by its sum.")]
 
 
 Positive = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The positive class of two: its name, or 0 or 1; class 1 if not given.",
+        help="The positive class, where there are two: its name, 0 or 1. Class 1 if not given.",
         show_default=False,
     ),
 ]
 
 
-Bins = Annotated[int, typer.Option(help="Number of bins.")]
+Bins = Annotated[int, typer.Option(help="The number of bins.")]
 
 
-Confidence = Annotated[float, typer.Option(help="Level of the intervals.")]
+Confidence = Annotated[float, typer.Option(metavar="LEVEL", help="The level of the intervals.")]
 
 
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAMES",
-        help="Only these metrics, with commas between them or given several times: accuracy,nll,ece.",
+        help="Only these metrics, separated by commas: accuracy,nll,ece.",
         show_default=False,
     ),
 ]
 
 
 Resamples = Annotated[
-    int, typer.Option(help="Number of resamples, at least 100: fewer are faster, more are smoother.")
+    int, typer.Option(help="The number of resamples, at least 100. Fewer are faster, more are more exact.")
 ]
 
 
 MaxRows = Annotated[
     int,
-    typer.Option(metavar="N", help="A .csv or .parquet of more rows is read in batches, in constant memory."),
+    typer.Option(
+        metavar="N", help="Read a .csv or .parquet with more rows than this in batches, in constant memory."
+    ),
 ]
 
 
@@ -180,7 +189,7 @@ By = Annotated[
     typer.Option(
         "--by",
         metavar="COLUMN",
-        help="Measure groups: a column that is no class. Given several times, groups are their combinations.",
+        help="Also measure each group: the column that names it. Give it again to combine columns.",
         show_default=False,
     ),
 ]
@@ -191,7 +200,7 @@ GroupsFile = Annotated[
     typer.Option(
         "--groups",
         metavar="FILE",
-        help="Where the columns of --by are, a row for each sample, if not in the file itself.",
+        help="The file with the columns of --by, one row per sample, if FILE does not have them.",
         show_default=False,
     ),
 ]
@@ -202,7 +211,7 @@ CalibrateBy = Annotated[
     typer.Option(
         "--by",
         metavar="COLUMN",
-        help="The group of each sample: a column that is no class. Given several times, groups are their combinations.",
+        help="Repair each group on its own: the column that names it. Give it again to combine columns.",
         show_default=False,
     ),
 ]
@@ -210,13 +219,13 @@ CalibrateBy = Annotated[
 
 LabelsOfAll = Annotated[
     Path | None,
-    typer.Option("--labels", metavar="LABELS.npy", help="Labels of every .npy.", show_default=False),
+    typer.Option("--labels", metavar="LABELS.npy", help="The labels of every .npy.", show_default=False),
 ]
 
 
 ApplyLabels = Annotated[
     Path | None,
-    typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --apply.", show_default=False),
+    typer.Option(metavar="LABELS.npy", help="The labels, where TEST is an .npy.", show_default=False),
 ]
 
 

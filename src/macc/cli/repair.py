@@ -40,7 +40,7 @@ def calibrate(
         typer.Option(
             "--fit",
             metavar="VAL",
-            help="Predictions to fit to; given several times they are pooled, a folder means its .npz files.",
+            help="Labelled predictions to fit to. Give it again to pool files; a folder means its .npz files.",
             show_default=False,
         ),
     ],
@@ -50,12 +50,14 @@ def calibrate(
     fit_labels: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="LABELS.npy", help="Labels of each .npy of --fit, in order.", show_default=False
+            metavar="LABELS.npy",
+            help="The labels, where VAL is an .npy; one for each VAL, in order.",
+            show_default=False,
         ),
     ] = None,
     apply_labels: ApplyLabels = None,
     method: Annotated[
-        str, typer.Option(help="temperature, vector-scaling, …, or auto: the best of all on VAL.")
+        str, typer.Option(help="temperature, vector-scaling, …, or auto, which chooses the best on VAL.")
     ] = "temperature",
     output: Annotated[
         Path | None,
@@ -67,7 +69,7 @@ def calibrate(
         ),
     ] = None,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Temperatures 0.1 … 10.0 only, as in the paper.")
+        bool, typer.Option("--grid", help="Try only temperatures 0.1, 0.2, … 10.0, as the paper does.")
     ] = False,
     normalise: Normalise = False,
     positive: Positive = None,
@@ -80,12 +82,14 @@ def calibrate(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Where the columns of --by are for each file of --fit, in order, if not in it.",
+            help="The file with the columns of --by for each VAL, in order, if VAL does not have them.",
         ),
     ] = None,
     apply_groups: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the columns of --by are for --apply, if not in it."),
+        typer.Option(
+            metavar="FILE", help="The file with the columns of --by for TEST, if TEST does not have them."
+        ),
     ] = None,
     weight_column: WeightColumn = None,
 ) -> None:
@@ -179,7 +183,10 @@ def calibrate(
 def apply_calibrator(
     reading: Reading,
     calibrator: Annotated[
-        Path, typer.Argument(help="A calibrator that `macc calibrate` wrote (.json).", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="CALIBRATOR", help="A calibrator that `macc calibrate` wrote (.json).", show_default=False
+        ),
     ],
     file: File,
     output: Annotated[
@@ -247,18 +254,21 @@ def threshold(
     risk: Annotated[
         float | None,
         typer.Option(
-            help="Share of accepted predictions that may be wrong: 0.02 is 2 %, and that if not given; with --multi-label the "
-            "largest F1 of each label if not given.",
+            metavar="SHARE",
+            help="The share of accepted predictions that may be wrong; 0.02 (2 %) if not given. With --multi-label "
+            "and no SHARE, each label gets the threshold with its largest F1.",
             show_default=False,
         ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Chance with which the risk has to be kept.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(metavar="LEVEL", help="How sure it must be that the risk is kept.")
+    ] = 0.95,
     check: Annotated[
-        Path | None, typer.Option("--check", metavar="TEST", help="See whether it holds on these.")
+        Path | None, typer.Option("--check", metavar="TEST", help="Predictions on which to check it.")
     ] = None,
     check_labels: Annotated[
         Path | None,
-        typer.Option(metavar="LABELS.npy", help="Labels of the .npy of --check.", show_default=False),
+        typer.Option(metavar="LABELS.npy", help="The labels, where TEST is an .npy.", show_default=False),
     ] = None,
     normalise: Normalise = False,
     positive: Annotated[

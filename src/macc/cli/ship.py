@@ -29,6 +29,7 @@ def export(
     risk: Annotated[
         float | None,
         typer.Option(
+            metavar="SHARE",
             help="The largest share of accepted predictions that may be wrong; a shipped model keeps its own, "
             "a run has 0.05.",
             show_default=False,
@@ -37,13 +38,17 @@ def export(
     coverage: Annotated[
         float | None,
         typer.Option(
+            metavar="SHARE",
             help="Answer with sets of classes too, that contain the right one this often; a shipped model keeps its "
             "own, a run has none.",
             show_default=False,
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="Of the sets: lac (the smallest), aps or raps (they follow the difficulty).")
+        str,
+        typer.Option(
+            help="For --coverage: lac (the smallest sets), aps or raps (larger sets for harder samples)."
+        ),
     ] = "lac",
     data: DataFolder = None,
 ) -> None:
@@ -77,15 +82,24 @@ def export(
 def auto(
     data: Annotated[str, typer.Argument(help="A set of `macc data list`, arrays:PATH or folder:PATH.")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="The model: .safetensors, .onnx or .pt2.")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The model to write: .safetensors, .onnx or .pt2."
+        ),
     ] = Path("model.safetensors"),
     budget: Annotated[
-        str, typer.Option(help="How long to train: 90s, 30m, 2h; the first training is always ended.")
+        str,
+        typer.Option(
+            metavar="TIME", help="How long to train: 90s, 30m, 2h. The first training is always finished."
+        ),
     ] = "30m",
     risk: Annotated[
-        float, typer.Option(help="The largest share of accepted predictions that may be wrong.")
+        float,
+        typer.Option(metavar="SHARE", help="The largest share of accepted predictions that may be wrong."),
     ] = 0.05,
-    out: Annotated[Path, typer.Option(help="The folder of run folders.")] = Path("runs"),
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The folder in which run folders are made.")
+    ] = Path("runs"),
     root: DataFolder = None,
     verify: Verify = True,
 ) -> None:
@@ -134,9 +148,9 @@ def auto(
 @app.command()
 def card(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder; `macc auto` names it.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The Markdown file.")] = Path(
-        "README.md"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The Markdown file to write.")
+    ] = Path("README.md"),
 ) -> None:
     """Write a model card.
 

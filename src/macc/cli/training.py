@@ -7,25 +7,34 @@ from typing import Annotated
 import typer
 
 from macc.cli.app import app, recipe_app, say
-from macc.cli.options import Verify
+from macc.cli.options import DataFolder, Verify
 
 
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe of `macc recipe list`, or a YAML file.")],
     loss: Annotated[
-        str | None, typer.Option(help="In place of the recipe's: 'Focal(gamma=2) + 10*MACC'.")
+        str | None,
+        typer.Option(metavar="LOSS", help="Another loss than the recipe's: 'Focal(gamma=2) + 10*MACC'."),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other value: optimiser.lr=0.01."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change another value of the recipe: optimiser.lr=0.01."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), cpu (about an hour) or full (the paper).")
+        str,
+        typer.Option(
+            metavar="smoke|cpu|full",
+            help="How much to train: for seconds, for about an hour, or as in the paper.",
+        ),
     ] = "full",
-    out: Annotated[Path, typer.Option(help="The folder of run folders.")] = Path("runs"),
-    data: Annotated[Path | None, typer.Option(help="The folder with data files; else $MACC_DATA.")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The folder in which run folders are made.")
+    ] = Path("runs"),
+    data: DataFolder = None,
     verify: Verify = True,
 ) -> None:
     """Train a recipe. The same command again resumes it.
@@ -63,19 +72,22 @@ def predict(
         ),
     ] = None,
     perturb: Annotated[
-        bool, typer.Option("--perturb", help="Validation logits under Gaussian noise of ten levels.")
+        bool,
+        typer.Option(
+            "--perturb", help="Also predict the validation images under ten levels of Gaussian noise."
+        ),
     ] = False,
     moments: Annotated[
         bool,
         typer.Option(
             "--moments",
-            help="Add mean and variance of the logits under dropout; the certainty made of them does not rank errors.",
+            help="Also write mean and variance of the logits under dropout. Their certainty does not find errors.",
         ),
     ] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder for the files.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The folder with data files; else $MACC_DATA.")
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Write the files to this folder.")
     ] = None,
+    data: DataFolder = None,
     verify: Verify = True,
 ) -> None:
     """Predict more data with a finished run.
@@ -99,9 +111,9 @@ def predict(
 
 @app.command()
 def ensemble(
-    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .npz to write.")],
-    split: Annotated[str, typer.Option(help="Which of their predictions.")] = "test",
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished run folders.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The .npz to write.")],
+    split: Annotated[str, typer.Option(help="The split whose predictions are averaged.")] = "test",
 ) -> None:
     """Average the probabilities of several runs.
 
@@ -119,6 +131,8 @@ def recipe_list() -> None:
     """List the recipes that come with macc, and what each needs.
 
     Example: macc recipe list
+
+    Writes: nothing.
     """
     from macc.cli import runs
 
@@ -128,12 +142,21 @@ def recipe_list() -> None:
 @recipe_app.command("show")
 def recipe_show(
     name: Annotated[str, typer.Argument(help="A recipe, or a YAML file.")],
-    loss: Annotated[str | None, typer.Option(help="In place of the recipe's.")] = None,
+    loss: Annotated[str | None, typer.Option(metavar="LOSS", help="Another loss than the recipe's.")] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in train.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change another value of the recipe: optimiser.lr=0.01."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
-    scale: Annotated[str, typer.Option(help="smoke, cpu or full.")] = "full",
+    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="smoke|cpu|full",
+            help="How much to train: for seconds, for about an hour, or as in the paper.",
+        ),
+    ] = "full",
 ) -> None:
     """Show a complete recipe, with the source of each value.
 
@@ -152,6 +175,8 @@ def recipe_schema() -> None:
     """Print the JSON schema of a recipe file, for editors.
 
     Example: macc recipe schema > recipe.schema.json
+
+    Writes: nothing. An editor that has the schema checks recipes as you type.
     """
     import json
 
