@@ -31,6 +31,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
+copyright = "the authors of macc; Apache-2.0"  # noqa: A001 - a name of Sphinx
 html_theme = "furo"
 html_title = f"macc {release}"
 html_static_path = ["static"]
@@ -65,6 +66,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "tutorials",
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",  # all of them run
+    "within_subsection_order": "FileNameSortKey",  # the first ten minutes come first
     "image_scrapers": (drawn,),
     "reset_modules": (),
     "abort_on_example_error": True,

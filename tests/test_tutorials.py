@@ -1,6 +1,4 @@
-"""The tutorials: all are code that can be read, and the quickest one runs as ``make docs`` runs
-it.
-"""
+"""The tutorials: all are code that can be read, and the quick ones run as ``make docs`` runs them."""
 
 import ast
 import runpy
@@ -9,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from macc import metrics
+
 TUTORIALS = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.py"))
 
 
-def test_there_are_three():
+def test_the_first_ten_minutes_come_first():
     assert [path.stem for path in TUTORIALS] == [
+        "first_ten_minutes",
         "image_classifier",
         "predictions_in_a_file",
         "transformers_trainer",
@@ -37,10 +38,23 @@ def test_the_one_of_a_file_runs(tmp_path, monkeypatch):
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")
 
-    found = runpy.run_path(str(TUTORIALS[1]))
+    found = runpy.run_path(str(TUTORIALS[2]))
 
     assert found["file"].is_relative_to(tmp_path)
     assert "west" in found["fitted"].slopes  # the hospital that needs a map of its own has one
     shown = found["report"]._repr_html_()
     assert "<table>" in shown
     assert found["figure"]._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_first_ten_minutes_show_a_repair_that_helps(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pytest.importorskip("matplotlib")
+
+    found = runpy.run_path(str(TUTORIALS[0]))
+
+    assert found["file"].is_relative_to(tmp_path)
+    repaired = metrics.ece(found["probs"][found["test"]], found["y"][found["test"]])
+    assert found["report"]["ece"].low > 0
+    assert repaired < found["report"]["ece"].value / 2
+    assert found["rule"].threshold > 0
