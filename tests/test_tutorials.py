@@ -1,4 +1,4 @@
-"""The tutorials: all are code that can be read, and the quick ones run as ``make docs`` runs them."""
+"""The tutorials: all are code that can be read; the quick ones run as ``make docs`` runs them."""
 
 import ast
 import runpy
