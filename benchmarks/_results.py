@@ -5,8 +5,11 @@ figures are saved.
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from macc import experiments
 from macc.experiments.result import Result
@@ -41,6 +44,12 @@ def read(name: str) -> Result | None:
     """A committed result."""
     path = RESULTS / f"{name}.json"
     return experiments.load_result(path) if path.is_file() else None
+
+
+def predicted(folder: Path, part: str) -> tuple[Tensor, Tensor]:
+    """Logits and labels that a run kept of a part of its data."""
+    with np.load(folder / "predictions" / f"{part}.npz", allow_pickle=False) as file:
+        return torch.from_numpy(file["logits"]).double(), torch.from_numpy(file["labels"]).long()
 
 
 def versus(

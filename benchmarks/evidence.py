@@ -19,7 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks import calibrated, fashion, people
+from benchmarks import calibrated, ensembles, fashion, people
 from benchmarks._results import IMAGES, RESULTS, ROOT, heading, read, save, versus
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
@@ -202,6 +202,7 @@ def filled(page: str) -> str:
             **{f"after_{name}": partial(calibrated.tables, name) for name in AFTER},
             "simpler": fashion.simpler,
             "during": fashion.during,
+            "ensembles": ensembles.table,
             "people": people.table,
             "claims": claims,
             "rates": fashion.rates,
@@ -554,6 +555,7 @@ def judged(
     return found
 
 
+@cache
 def tallied() -> tuple[Counter[tuple[str, str, str, str]], dict[str, list[bool]]]:
     """Comparisons by place, rival, metric and sign; and of each rival whether it has MACC's gamma
     and alpha.

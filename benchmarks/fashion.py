@@ -1,25 +1,29 @@
 """Fashion-MNIST in detail: MACC against what is simpler, what happens during training, and advice
 from it.
 
-    python -m benchmarks.fashion RUNS
+    python -m benchmarks.fashion histories RUNS
         keep the histories of the trainings that RUNS has in results/
+    python -m benchmarks.fashion epochs RUNS DATA SEED …
+        train seeds of the figure's methods again, see that they are the same, and keep what their
+        logits are like in every epoch
     python -m benchmarks.evidence write
         results/*.json into the pages
 """
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-import numpy as np
-import torch
+from torch import Tensor
 
 from benchmarks import calibrated
-from benchmarks._results import RESULTS, save
+from benchmarks._results import RESULTS, predicted, save
 from benchmarks.calibrated import BASE, LABELS, METRICS, number, then, trained
 from macc import experiments, posthoc, training
+from macc.experiments.ledger import open_ledger
 from macc.experiments.result import Result
 from macc.report.figures.style import BLUE, GREEN, ORANGE, VERMILLION, grid, style
 
@@ -45,11 +49,16 @@ COLOURS = {"NLL": BLUE, "NLL+dropout p 0.5": GREEN, "NLL+MACC p 0.2": ORANGE, "N
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``RUNS``."""
-    if len(arguments) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
-    collect(Path(arguments[0]))
+    """``histories`` or ``epochs``."""
+    match list(arguments):
+        case ["histories", runs]:
+            kept(collected(Path(runs)))
+        case ["epochs", runs, data, *seeds]:
+            for seed in map(int, seeds):
+                kept(with_epochs(Path(runs), Path(data), seed))
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
     return 0
 
 
@@ -173,25 +182,27 @@ def _after(result: Result, test: str, methods: Sequence[str], *, bare: bool = Fa
     return ", ".join(text if bare else f"{method} {text}" for method, text in values.items())
 
 
-def collect(runs: Path) -> None:
-    """Keep the histories of the trainings, and what the validation logits of the last epoch are
-    like.
-    """
+def kept(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write what the figure and the table are made from."""
+    DURING.write_text(json.dumps(rows, separators=(",", ":")).replace('},{"', '},\n{"') + "\n")
+
+
+def collected(runs: Path) -> list[dict[str, Any]]:
+    """The histories of the trainings, and what the validation logits of the last epoch are like."""
     rows = []
     for member in found().runs:
         if member.rule != "last" or member.method not in COLOURS:
             continue
         run = training.open_run(runs / member.folder)
-        with np.load(run.path / "predictions" / "val.npz", allow_pickle=False) as file:
-            logits, labels = torch.from_numpy(file["logits"]).double(), torch.from_numpy(file["labels"])
         keys = {"nll": "val/nll", "refinement": "val/refinement", "u": "train/u"}
+        size, temperature = _like(*predicted(run.path, "val"))
         rows.append(
             {
                 "method": member.method,
                 "seed": member.seed,
                 "train": round(run.history[-1]["train/CrossEntropy"], 5),
-                "size": round(float(logits.std(dim=1).mean()), 4),
-                "temperature": round(posthoc.Temperature.fit(logits, labels).temperature, 4),
+                "size": size,
+                "temperature": temperature,
                 **{
                     name: [round(row[key], 5) for row in run.history]
                     for name, key in keys.items()
@@ -199,7 +210,45 @@ def collect(runs: Path) -> None:
                 },
             }
         )
-    DURING.write_text(json.dumps(rows, separators=(",", ":")).replace('},{"', '},\n{"') + "\n")
+    return rows
+
+
+def with_epochs(runs: Path, data: Path, seed: int) -> list[dict[str, Any]]:
+    """The kept rows, those of a seed with the logits of every epoch. It is trained again for that,
+    and must give the same.
+    """
+    rows: list[dict[str, Any]] = json.loads(DURING.read_text())
+    for method, run in _again(runs, data, seed).items():
+        (row,) = (row for row in rows if (row["method"], row["seed"]) == (method, seed))
+        if row["nll"] != [round(epoch["val/nll"], 5) for epoch in run.history]:
+            raise ValueError(f"seed {seed} of {method} gave another validation NLL this time")
+        of_epochs = [
+            _like(*predicted(run.path, f"epochs/val-{epoch}")) for epoch in range(1, 1 + len(run.history))
+        ]
+        row["sizes"], row["temperatures"] = map(list, zip(*of_epochs, strict=True))
+    return rows
+
+
+def _again(runs: Path, data: Path, seed: int) -> dict[str, training.Run]:
+    whole = experiments.load(RESULTS / f"{NAME}.yaml", scale="full")
+    methods = [
+        method.model_copy(update={"settings": {**method.settings, "epoch_predictions": ["val"]}})
+        for method in whole.methods
+        if method.title in COLOURS
+    ]
+    part = whole.model_copy(update={"methods": methods, "seeds": 1, "first_seed": seed, "rules": ["last"]})
+    ledger = open_ledger(part, runs, data)
+    (dataset,) = ledger.catalog.datasets
+    recipes = {method.title: ledger.recipe(ledger.job(dataset, method, {}, seed)) for method in methods}
+    return {
+        title: training.fit(recipe, out=runs, root=data, resamples=100) for title, recipe in recipes.items()
+    }
+
+
+def _like(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The size of logits, and the temperature they need."""
+    temperature = posthoc.Temperature.fit(logits, labels).temperature
+    return round(float(logits.std(dim=1).mean()), 4), round(temperature, 4)
 
 
 def draw_training(path: Path) -> None:

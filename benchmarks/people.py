@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks._results import RESULTS, read
+from benchmarks._results import RESULTS, predicted, read
 from macc import posthoc, training
 
 KEPT = RESULTS / "people.json"
@@ -105,9 +105,9 @@ def of_runs(name: str, runs: Path, people: Tensor) -> list[dict[str, object]]:
         if member.rule != "last":
             continue
         run = training.open_run(runs / member.folder)
-        logits, labels = _predicted(run.path, "val")
+        logits, labels = predicted(run.path, "val")
         temperature = posthoc.Temperature.fit(logits, labels)
-        logits, labels = _predicted(run.path, "test")
+        logits, labels = predicted(run.path, "test")
         rows.append(
             {
                 "network": member.method,
@@ -118,11 +118,6 @@ def of_runs(name: str, runs: Path, people: Tensor) -> list[dict[str, object]]:
             }
         )
     return rows
-
-
-def _predicted(folder: Path, part: str) -> tuple[Tensor, Tensor]:
-    with np.load(folder / "predictions" / f"{part}.npz", allow_pickle=False) as file:
-        return torch.from_numpy(file["logits"]).double(), torch.from_numpy(file["labels"]).long()
 
 
 def table() -> str:

@@ -1,10 +1,12 @@
 """How the committed results are put together."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from benchmarks import calibrated, newsgroups_bag, people, seeds
+from benchmarks import calibrated, ensembles, fashion, newsgroups_bag, people, seeds
 from benchmarks._results import RESULTS
 
 from macc import experiments
@@ -131,3 +133,51 @@ def test_a_text_is_the_mean_and_the_largest_vector_of_its_known_words():
     vectors = torch.tensor([[0.0, 0.0], [2.0, -4.0], [4.0, -2.0], [0.0, 0.0]])
     found = newsgroups_bag.features(torch.tensor([[0, 1, 2, 3], [0, 3, 0, 0]]), vectors)
     assert found.tolist() == [[3.0, -3.0, 4.0, -2.0], [0.0, 0.0, 0.0, 0.0]]
+
+
+def kept(folder, seed, parts=("val", "test")):
+    """A run folder with the logits of a validation and a test set."""
+    (folder / "predictions" / "epochs").mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    for part in parts:
+        labels = torch.arange(90) % 3
+        logits = torch.eye(3)[labels] + torch.randn(len(labels), 3, generator=generator)
+        np.savez(folder / "predictions" / f"{part}.npz", logits=logits.numpy(), labels=labels.numpy())
+    return folder
+
+
+def test_an_ensemble_is_the_mean_of_its_members_probabilities(tmp_path):
+    def part(p, label=0):
+        return {"val": (torch.tensor([[p, 1 - p]]).log(), torch.tensor([label]))}
+
+    logits, _ = ensembles.together([part(0.9), part(0.5), part(0.1)])["val"]
+    assert logits.exp().tolist() == [pytest.approx([0.5, 0.5])]
+    with pytest.raises(ValueError, match="not the same val samples"):
+        ensembles.together([part(0.9), part(0.9, label=1)])
+
+
+def test_every_three_seeds_are_an_ensemble(tmp_path):
+    different = ensembles.collected("NLL", [kept(tmp_path / str(seed), seed) for seed in range(4)])
+    assert [row["seeds"] for row in different] == [(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
+    assert all(row["together"]["nll"] < row["one"]["nll"] for row in different)
+
+    (alike,) = ensembles.collected("NLL", [kept(tmp_path / f"again {copy}", 0) for copy in range(3)])
+    assert alike["together"] == pytest.approx(alike["one"], abs=2e-5)
+
+
+def test_a_training_that_is_repeated_must_be_the_same(tmp_path, monkeypatch):
+    folder = kept(tmp_path / "run", 0, ["epochs/val-1", "epochs/val-2"])
+    run = SimpleNamespace(path=folder, history=[{"val/nll": 0.5}, {"val/nll": 0.123456}])
+    monkeypatch.setattr(fashion, "_again", lambda *_: {"NLL": run})
+    monkeypatch.setattr(fashion, "DURING", tmp_path / "kept.json")
+    rows = [{"method": "NLL", "seed": seed, "nll": [0.5, 0.12346]} for seed in (0, 1)]
+    fashion.kept(rows)
+
+    first, second = fashion.with_epochs(tmp_path, tmp_path, 0)
+    assert len(first["sizes"]) == len(first["temperatures"]) == 2
+    assert all(temperature > 0 for temperature in first["temperatures"])
+    assert second == rows[1]
+
+    fashion.kept([{**row, "nll": [0.5, 0.12345]} for row in rows])
+    with pytest.raises(ValueError, match="seed 0 of NLL gave another validation NLL this time"):
+        fashion.with_epochs(tmp_path, tmp_path, 0)
