@@ -228,7 +228,9 @@ def draw(path: Path) -> None:
     )
     order = sorted(methods, key=lambda method: ("MACC" in method, method.startswith("FL")))
     with style():
-        figure, axes = grid(1, len(shown), (2.5, 0.8 + 0.27 * len(order)), sharey=True)
+        figure, axes = grid(
+            1, len(shown), (3.4 if len(shown) == 1 else 2.5, 1.0 + 0.27 * len(order)), sharey=True
+        )
         for ax, (study, results) in zip(axes[0], shown, strict=True):
             placed: set[str] = set()
             for result in results:
@@ -241,11 +243,12 @@ def draw(path: Path) -> None:
                     height = order.index(method)
                     colour = {"+": GREEN, "-": VERMILLION}.get(mark, FAINT)
                     ax.plot([verdict.low, verdict.high], [height, height], color=colour, lw=1.4)
-                    ax.plot(verdict.difference, height, "o", color=colour, ms=4.5)
+                    fill = "none" if colour == FAINT else "full"  # seen in grey too
+                    ax.plot(verdict.difference, height, "o", color=colour, ms=5, fillstyle=fill)
             ax.axvline(0, color=FAINT, lw=0.8)
             ax.set_title(study.title)
             ax.set_yticks(range(len(order)), order)
             ax.set_ylim(len(order) - 0.5, -0.5)
             ax.locator_params(axis="x", nbins=4)
-            ax.set_xlabel("← better    worse →")
+            ax.set_xlabel("difference in NLL\n← better    worse →")
         save(figure, path)

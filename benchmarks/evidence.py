@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from benchmarks import calibrated, ensembles, fashion, people
 from benchmarks._results import IMAGES, RESULTS, ROOT, heading, read, save, versus
@@ -39,7 +38,7 @@ from macc.experiments.result import Cell, Result
 from macc.metrics.over_runs import interval
 from macc.report.figures import reliability_diagrams
 from macc.report.figures._certainty import Groups, draw_groups, groups_by_certainty
-from macc.report.figures.style import BLUE, FAINT, VERMILLION, grid, style
+from macc.report.figures.style import BLUE, FAINT, VERMILLION, grid, line_look, style
 from macc.report.sources import open_sources
 
 TABLES = ROOT / "docs" / "results-tables.md"
@@ -48,6 +47,8 @@ WRITTEN = ("results", "results-after-temperature", "results-as-trained", "perfor
 PAGES = (*(ROOT / "docs" / f"{name}.md" for name in WRITTEN), ROOT / "README.md")
 FIELD = RESULTS / "posthoc_field.json"
 CERTAINTY = RESULTS / "certainty.json"
+WAYS = {"conventional": "N whole passes", "efficient": "one pass, N masks"}
+"""The ways to get moments of N masks, and what a figure calls them."""
 COMPARED = ("digits", "chest_xray", "pacs_a", "pacs_b", "newsgroups", "cifar10")
 AFTER = (
     "fashion",
@@ -326,53 +327,58 @@ def draw_repair(logits: Path, path: Path) -> None:
 def draw_growth(path: Path) -> None:
     """Times against sizes, both logarithmic, a panel for each size."""
     rows = json.loads(SPEED.read_text())["growth"]
-    figure, axes = panels(4, (11, 4.2))
     titles = {"N": "samples N", "K": "classes K", "D": "features D", "S": "masks S"}
-    for ax, (of, title) in zip(axes, titles.items(), strict=True):
-        mine = [row for row in rows if row["of"] == of]
-        for row in mine:
-            first = row["seconds"][0]
-            ax.plot(
-                row["sizes"],
-                [s / first for s in row["seconds"]],
-                "o-",
-                label=f"{row['what']}, {row['fixed']}",
-            )
-        ax.set_xscale("log")
-        ax.set_yscale("log", base=2)
-        if of in ("D", "S"):
-            ax.set_xticks(mine[0]["sizes"], [str(size) for size in mine[0]["sizes"]])
-            ax.minorticks_off()
-        ax.yaxis.set_major_formatter("{x:g}")
-        ax.set(xlabel=title, ylabel="time, the first size = 1" if of == "N" else "")
-        ax.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
-        ax.grid(alpha=0.3)
-    save(figure, path)
+    with style():
+        figure, (axes,) = grid(1, len(titles), (2.9, 4.2))
+        for ax, (of, title) in zip(axes, titles.items(), strict=True):
+            mine = [row for row in rows if row["of"] == of]
+            for index, row in enumerate(mine):
+                first = row["seconds"][0]
+                ax.plot(
+                    row["sizes"],
+                    [s / first for s in row["seconds"]],
+                    label=f"{row['what']},\n{row['fixed']}",
+                    **line_look(index, len(row["sizes"])),
+                )
+            ax.set_xscale("log")
+            ax.set_yscale("log", base=2)
+            if of in ("D", "S"):
+                ax.set_xticks(mine[0]["sizes"], [str(size) for size in mine[0]["sizes"]])
+                ax.minorticks_off()
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.set(xlabel=title, ylabel="time, the first size = 1" if of == "N" else "")
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+            ax.grid()
+        save(figure, path)
 
 
 def draw_timing(path: Path) -> None:
     """Time of an epoch against the number of masks, by each way to get moments."""
     rows = experiments.load_result(RESULTS / "timing.json").timings
     names = list(dict.fromkeys(row["dataset"] for row in rows))
-    figure, axes = panels(len(names), (8, 3.4))
-    for ax, name in zip(axes, names, strict=True):
-        mine = [row for row in rows if row["dataset"] == name]
-        for moments, words in (("conventional", "N whole passes"), ("efficient", "one pass, N masks")):
-            times = {
-                row["masks"]: row["times the task loss alone"] for row in mine if row["moments"] == moments
-            }
-            ax.plot(list(times), list(times.values()), "o-", label=words)
-        (exact,) = (row["times the task loss alone"] for row in mine if row["moments"] == "closed form")
-        ax.axhline(exact, color="black", ls="--", lw=1, label="closed form")
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xticks([2, 5, 10, 20], ["2", "5", "10", "20"])
-        ax.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
-        ax.minorticks_off()
-        ax.set(title=name, xlabel="masks N", ylabel="an epoch, task loss alone = 1" if ax is axes[0] else "")
-        ax.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
-    save(figure, path)
+    with style():
+        figure, (axes,) = grid(1, len(names), (4, 3.4))
+        for ax, name in zip(axes, names, strict=True):
+            mine = [row for row in rows if row["dataset"] == name]
+            for index, (moments, words) in enumerate(WAYS.items()):
+                times = {
+                    row["masks"]: row["times the task loss alone"]
+                    for row in mine
+                    if row["moments"] == moments
+                }
+                ax.plot(list(times), list(times.values()), label=words, **line_look(index, len(times)))
+            (exact,) = (row["times the task loss alone"] for row in mine if row["moments"] == "closed form")
+            ax.axhline(exact, color=FAINT, ls="--", lw=1, label="closed form")
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.set_xticks([2, 5, 10, 20], ["2", "5", "10", "20"])
+            ax.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+            ax.minorticks_off()
+            ax.set(title="CIFAR-10" if name == "CIFAR10" else name, xlabel="masks N")
+            ax.grid()
+        axes[0].set_ylabel("time of an epoch, task loss alone = 1")
+        axes[0].legend()
+        save(figure, path)
 
 
 def draw_differences(path: Path) -> None:
@@ -392,7 +398,7 @@ def draw_differences(path: Path) -> None:
                 _differences_of(ax, method, mine)
                 ax.set_title(f"{method}, selected by {words.partition(',')[0]}")
         for ax in axes[1]:
-            ax.set_xlabel("← MACC better    ECE    worse →")
+            ax.set_xlabel("difference in ECE (points)\n← MACC better    worse →")
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
         save(figure, path)
 
@@ -419,12 +425,6 @@ def _differences_of(ax: Axes, method: str, blocks: Sequence[Block]) -> None:
     ax.grid(axis="x")
     ax.set_yticks(range(len(blocks)), titles(blocks))
     ax.set_ylim(len(blocks) - 0.5, -0.5)
-
-
-def panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """A figure of panels side by side."""
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def matrix(name: str) -> str:

@@ -25,7 +25,7 @@ from benchmarks.calibrated import BASE, LABELS, METRICS, number, then, trained
 from macc import experiments, posthoc, training
 from macc.experiments.ledger import open_ledger
 from macc.experiments.result import Result
-from macc.report.figures.style import BLUE, GREEN, ORANGE, VERMILLION, grid, style
+from macc.report.figures.style import BLUE, DASHES, GREEN, ORANGE, VERMILLION, grid, style
 
 NAME, DATA = "fashion", "Fashion-MNIST"
 OWN = ("NLL+MACC p 0.1", "NLL+MACC p 0.2")
@@ -264,16 +264,18 @@ def draw_training(path: Path) -> None:
     with style():
         figure, axes = grid(1, len(titles), (3.4, 2.9))
         for ax, (key, title) in zip(axes[0], titles.items(), strict=True):
-            for method, colour in COLOURS.items():
+            for index, (method, colour) in enumerate(COLOURS.items()):
                 lines = [row[key] for row in rows if row["method"] == method and key in row]
                 epochs = range(1, 1 + max(map(len, lines), default=0))
                 for line in lines:
                     ax.plot(epochs, line, color=colour, lw=0.5, alpha=0.5)
                 if lines:
                     means = [fmean(values) for values in zip(*lines, strict=True)]
-                    ax.plot(epochs, means, color=colour, lw=1.8, label=method)
+                    ax.plot(epochs, means, color=colour, ls=DASHES[index], lw=1.8, label=method)
             ax.set_title(title)
             ax.set_xlabel("epoch")
+            ax.set_ylabel("u" if key == "u" else "NLL (nats)")
+            ax.set_xticks([1, 5, 10, 15])
             if key != "u":
                 ax.set_ylim(top=0.6)
         figure.legend(*axes[0][1].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,9 +28,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks._results import save
 from macc import metrics, posthoc
 from macc.io.writing import write_whole
 from macc.metrics.over_runs import interval
+from macc.report.figures.style import BLUE, FAINT, VERMILLION, grid, style
 
 Array: TypeAlias = npt.NDArray[Any]
 Map: TypeAlias = Callable[[Array], Array]
@@ -286,32 +289,30 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Differences from the temperature in NLL with their intervals, a panel for each number of
     classes and size.
     """
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "posthoc"
-    from matplotlib import pyplot
-
     panels = list(groups(rows))
     wide = len({size for _, size, _ in panels})
     tall = -(-len(panels) // wide)
-    figure, axes = pyplot.subplots(tall, wide, figsize=(4.2 * wide, 3.2 * tall), squeeze=False, sharey=True)
     measured = {row["method"] for row in rows}
     shown = [name for name in methods() if name in measured - {"Identity", REFERENCE}]
-    for ax, (classes, size, some) in zip(axes.ravel(), panels, strict=False):
-        values = means(some, "nll")
-        for height, name in enumerate(reversed(shown)):
-            if name in values:
-                gap, low, high = difference(values, name)
-                colour = "tab:orange" if name.startswith(("probmetrics", "netcal")) else "tab:blue"
-                ax.plot([low, high], [height, height], color=colour)
-                ax.plot(gap, height, "o", color=colour)
-        ax.axvline(0, color="grey", linewidth=0.8)
-        ax.set_yticks(range(len(shown)), list(reversed(shown)))
-        ax.set_title(f"{classes} classes, {size} fitted", fontsize=10)
-        ax.set_xlabel("NLL minus that of temperature scaling", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with style():
+        figure, axes = grid(tall, wide, (3.6, 1.0 + 0.22 * len(shown)), sharey=True)
+        for ax, (classes, size, some) in zip(chain.from_iterable(axes), panels, strict=False):
+            values = means(some, "nll")
+            for height, name in enumerate(reversed(shown)):
+                if name in values:
+                    gap, low, high = difference(values, name)
+                    other = name.startswith(("probmetrics", "netcal"))
+                    colour, marker = (VERMILLION, "s") if other else (BLUE, "o")
+                    ax.plot([low, high], [height, height], color=colour, lw=1.4)
+                    ax.plot(gap, height, marker, color=colour, ms=4.5)
+            ax.axvline(0, color=FAINT, lw=0.8)
+            ax.set_yticks(range(len(shown)), list(reversed(shown)))
+            ax.set_title(f"{classes} classes, fitted to {size} samples")
+            ax.locator_params(axis="x", nbins=5)
+            ax.grid(axis="x")
+        for ax in axes[-1]:
+            ax.set_xlabel("NLL minus that of a temperature (nats)")
+        save(figure, path)
 
 
 def main(arguments: Sequence[str]) -> int:
