@@ -83,6 +83,12 @@ def tampered(shop: Workshop, *places: str, value: object, file: str = "state.jso
     return json.dumps(state).encode()
 
 
+def overwritten(shop: Workshop, file: str, at: int, by: bytes) -> bytes:
+    """A file with other bytes in one place."""
+    (content,) = [each for name, each in shop.sound.items() if name.name == file]
+    return content[:at] + by + content[at + len(by) :]
+
+
 FEATURES, LABELS = np.ones((30, 4)), np.arange(30) % 3
 
 # What each reader is given in place of which file.
@@ -104,6 +110,11 @@ CORPUS = {
         table(image=[huge_picture()] * 30, label=["a", "b"] * 15),
     ),
     "a picture that fills the memory in a folder": ("folder", "images/cat/0.png", huge_picture()),
+    "a page of a column that says it has 2 GB": (
+        "parquet",
+        "p.parquet",
+        lambda shop: overwritten(shop, "p.parquet", 11, b"\xff" * 8),
+    ),
     "a column twice": ("arrow", "f.parquet", twice("label")),
     "a member without a name": ("archive", "a.zip", archive("")),
     "a member whose name is no text": ("state", "s.npz", archive("é.npy", raw_name=b"\xff\xff.npy")),

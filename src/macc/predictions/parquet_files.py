@@ -20,6 +20,8 @@ from macc.predictions.reading import Reading
 from macc.predictions.source import Raw, Source, rows_at_once
 from macc.words import listed, quoted, shown
 
+_WHOLE_BYTES = 2**27  # of row groups that are read in one piece
+
 
 def open_parquet(path: Path, reading: Reading) -> Source:
     """Open a ``.parquet`` of a column for each class, or of one with lists."""
@@ -33,8 +35,13 @@ def open_parquet(path: Path, reading: Reading) -> Source:
 
     def opened() -> Any:
         try:
-            # Small buffers: row groups may be of any size.
-            return parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
+            file = parquet.ParquetFile(path, pre_buffer=False)
+            groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
+            if all(group.total_byte_size <= _WHOLE_BYTES for group in groups):
+                return file
+            # A small buffer; it grows to what the header of a page announces, even if that is not
+            # in the file.
+            return parquet.ParquetFile(path, metadata=file.metadata, buffer_size=2**20, pre_buffer=False)
         except (arrow.ArrowException, OSError, ValueError) as error:
             raise _unreadable(path, error) from None
 
