@@ -145,6 +145,11 @@ CORPUS = {
         "1.1/state.json",
         lambda shop: tampered(shop, "epoch", value="1"),
     ),
+    "more epochs than fit into the memory": (
+        "checkpoint",
+        "1.1/state.json",
+        lambda shop: tampered(shop, "epoch", value=2**31),
+    ),
     "a generator of numpy that is short": (
         "checkpoint",
         "1.1/state.json",

@@ -79,7 +79,7 @@ class _State(_Read):
     @model_validator(mode="after")
     def _check(self) -> Self:
         epochs = [row.get("epoch") for row in self.history]
-        if epochs != list(range(1, self.epoch + 1)):
+        if len(epochs) != self.epoch or epochs != list(range(1, len(epochs) + 1)):
             raise ValueError(f"the history does not hold the epochs 1 to {self.epoch}")
         if len(self.unfinished) != (self.processes if self.step else 0):
             raise ValueError(
