@@ -17,6 +17,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -71,13 +73,17 @@ def probmetrics(name: str) -> Fit:
     return fit
 
 
-def netcal_temperature(logits: Array, labels: Array) -> Map:
-    """Temperature scaling of netcal, which takes probabilities in float64."""
-    from netcal.scaling import TemperatureScaling
+def netcal(module: str, name: str) -> Fit:
+    """A calibrator of netcal, which takes probabilities in float64."""
 
-    found = TemperatureScaling()
-    found.fit(softmax(logits), labels, random_state=0)
-    return lambda fresh: np.asarray(found.transform(softmax(fresh)))
+    def fit(logits: Array, labels: Array) -> Map:
+        found = getattr(import_module(f"netcal.{module}"), name)()
+        # Those that draw at random say so.
+        options = {"random_state": 0} if "random_state" in signature(found.fit).parameters else {}
+        found.fit(softmax(logits), labels, **options)
+        return lambda fresh: np.asarray(found.transform(softmax(fresh)))
+
+    return fit
 
 
 def methods() -> dict[str, Fit]:
@@ -90,6 +96,7 @@ def methods() -> dict[str, Fit]:
         "VectorScaling",
         "MatrixScaling",
         "Dirichlet",
+        "Mixture",
     )
     return {
         **{name: ours(name) for name in names},
@@ -98,7 +105,7 @@ def methods() -> dict[str, Fit]:
         "probmetrics ETS": probmetrics("ets"),
         "probmetrics SVS": probmetrics("svs"),
         "probmetrics SMS": probmetrics("sms"),
-        "netcal temperature": netcal_temperature,
+        "netcal temperature": netcal("scaling", "TemperatureScaling"),
     }
 
 
@@ -168,7 +175,7 @@ def run(
                     continue
                 values = measure(fit, logits, labels, rows, fresh)
                 about = {"file": name, "classes": logits.shape[1], "size": size, "split": split}
-                done.append({**about, "method": method, **values})
+                done.append({**about, "method": method, **{key: round(x, 6) for key, x in values.items()}})
         if kept is not None:
             with write_whole(kept) as file:
                 lines = ",\n".join(json.dumps(row) for row in done)

@@ -65,12 +65,10 @@ class Histogram(ClassWise):
         edges = np.empty((data.num_classes, bins - 1))
         values = np.empty((data.num_classes, bins))
         for j in range(data.num_classes):
-            edges[j] = (
-                _equal_mass(odds[:, j], bins) if each is None else _equal_weight(odds[:, j], bins, each)
-            )
-            at = edges[j].searchsorted(odds[:, j])
-            hits = np.bincount(at, targets == j if each is None else each * (targets == j), minlength=bins)
-            values[j] = (hits + uniform) / (np.bincount(at, each, minlength=bins) + 1)
+            x, hit = odds[:, j], targets == j
+            edges[j] = _equal_mass(x, bins) if each is None else _equal_weight(x, bins, each)
+            hits = _mass(x[hit], edges[j], None if each is None else each[hit])
+            values[j] = (hits + uniform) / (_mass(x, edges[j], each) + 1)
         return accept(cls(data.num_classes, edges=edges, values=values, **tempering(data)), data)
 
     def _check_parameters(self) -> None:
@@ -189,6 +187,18 @@ def _equal_mass(x: Floats, bins: int) -> Floats:
     # Of the two ends of a run of equal values the nearer one, and never the end of all.
     early = (before > 0) & ((wanted - before < up_to - wanted) | (up_to == len(x)))
     return np.where(early, ordered[np.maximum(before - 1, 0)], values)
+
+
+def _mass(x: Floats, edges: Floats, each: Floats | None) -> Floats:
+    """How many samples lie in each bin, or how much they weigh."""
+    if each is None:
+        up_to, total = np.sort(x).searchsorted(edges, "right"), float(len(x))
+    else:
+        order = x.argsort()
+        sums = np.append(0.0, each[order].cumsum())
+        up_to, total = sums[x[order].searchsorted(edges, "right")], sums[-1]
+    result: Floats = np.diff(up_to, prepend=0.0, append=total)
+    return result
 
 
 def _equal_weight(x: Floats, bins: int, each: Floats) -> Floats:
