@@ -201,11 +201,12 @@ def _losses(data: Sample, logs: Tensor) -> tuple[float, Tensor]:
     for rows, labels in data.blocks():
         inverse = (-bounded[start : start + len(rows)]).exp().to(rows.device)[:, None]
         start += len(rows)
-        scaled = (rows - rows.amax(1, keepdim=True)) * inverse
-        log_probs = scaled.log_softmax(1)
-        losses.append(-log_probs.gather(1, labels[:, None])[:, 0].cpu())
-        own = scaled.gather(1, labels[:, None])[:, 0]
-        slopes.append((own - torch.linalg.vecdot(log_probs.exp_(), scaled)).cpu())
+        rows -= rows.amax(1, keepdim=True)
+        rows *= inverse
+        own, scores = rows.gather(1, labels[:, None])[:, 0], rows.exp()
+        mass = scores.sum(1)
+        losses.append((mass.log() - own).cpu())
+        slopes.append((own - torch.linalg.vecdot(scores, rows) / mass).cpu())
     each = 1.0 if data.weights is None else data.weights.cpu()
     inside = torch.where(bounded == logs, torch.cat(slopes), 0.0)
     return float((each * torch.cat(losses)).sum()), each * inside
