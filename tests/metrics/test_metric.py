@@ -68,6 +68,15 @@ def test_a_metric_is_called_and_read_as_its_function():
     assert pickle.loads(pickle.dumps(metrics.ece)) is metrics.ece
 
 
+def test_an_option_that_a_metric_has_not_is_refused_by_its_name():
+    with pytest.raises(
+        TypeError, match=r"^nll\(\) has no option 'bins'; there are from_logits, normalise, weights$"
+    ):
+        metrics.nll([[0.9, 0.1]], [0], bins=3)
+    with pytest.raises(TypeError, match=r"^ece\(\) has no option 'bin'; did you mean 'bins'\?$"):
+        metrics.ece([[0.9, 0.1]], [0], bin=3)
+
+
 def test_a_metric_says_whether_chance_alone_makes_it_positive():
     rng = np.random.default_rng(0)
     probs, labels = rng.dirichlet([1, 1], 200), rng.integers(0, 2, 200)

@@ -3,11 +3,12 @@
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from macc.metrics.inputs import predictions
 from macc.tables import Unit
-from macc.words import documented
+from macc.words import did_you_mean, documented
 
 if TYPE_CHECKING:
     from macc.metrics.intervals import Sampled
@@ -76,10 +77,19 @@ class Metric(Generic[P]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> float:
         """The value; see the function."""
+        for name in kwargs.keys() - self._parameters.keys():
+            kinds = {each.kind for each in self._parameters.values()}
+            if inspect.Parameter.VAR_KEYWORD not in kinds:
+                options = list(self._parameters)[2:]
+                raise TypeError(f"{self.name}() has no option {name!r}; {did_you_mean(name, options)}")
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> str:
         return self.name
+
+    @cached_property
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(self.function).parameters)
 
     @property
     def name(self) -> str:
@@ -124,8 +134,7 @@ class Metric(Generic[P]):
 
     def value(self, probs: Any, labels: Any, **options: Any) -> float:
         """The value, with those of the options that this metric knows."""
-        known = inspect.signature(self.function).parameters
-        given = {key: value for key, value in options.items() if key in known}
+        given = {key: value for key, value in options.items() if key in self._parameters}
         return self.function(probs, labels, **given)
 
 
