@@ -1,7 +1,7 @@
-# macc on CPU builds of PyTorch. TORCH_INDEX is the address that "Start locally" on pytorch.org
-# shows for CPU; without it pip takes torch from the usual index, with the CUDA libraries on Linux.
+# macc on CPU builds of PyTorch, from PyTorch's own index. An empty TORCH_INDEX takes torch from the
+# usual index, on Linux with the CUDA libraries.
 #
-#   docker build --build-arg TORCH_INDEX=ADDRESS -t macc .
+#   docker build -t macc .
 #   docker run --rm -v "$PWD:/work" macc evaluate predictions.npz
 #
 # Not built yet: there was no Docker engine where this was written.
