@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 import macc
+from benchmarks.posthoc_field import shown, with_interval
 from macc import data, losses, metrics, posthoc
-from macc.metrics.over_runs import interval
 
 PENALTY = 10.0
 # Standardised features further out than those of validation samples say no more.
@@ -180,6 +180,16 @@ def kind(row: dict[str, Any]) -> str:
     )
 
 
+def over_networks(rows: Iterable[dict[str, Any]], measure: str = "nll") -> tuple[float, float, float]:
+    """The mean difference, and its 95 % interval over networks; a network's levels of a shift count
+    as one.
+    """
+    runs: dict[Any, list[float]] = {}
+    for row in rows:
+        runs.setdefault((row["data"], row["seed"]), []).append(row[measure])
+    return with_interval([statistics.fmean(values) for values in runs.values()])
+
+
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Differences from the plain temperature: the mean over levels of a run, with an interval over
     runs.
@@ -199,12 +209,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
                 some = [row for row in rows if (kind(row), row["loss"], row["feature"]) == (where, loss, key)]
                 cells = []
                 for each, unit in (("nll", 1), ("brier", 1), ("ece", 100)):
-                    runs: dict[Any, list[float]] = {}
-                    for row in some:
-                        runs.setdefault((row["data"], row["seed"]), []).append(unit * row[each])
-                    gaps = [statistics.fmean(values) for values in runs.values()]
-                    low, high = interval(gaps) or (float("nan"), float("nan"))
-                    cells.append(f"{statistics.fmean(gaps):+.4f} ({low:+.4f} … {high:+.4f})")
+                    cells.append(shown(tuple(unit * value for value in over_networks(some, each))))
                 result.add_row(where, loss, key, *cells)
     return result
 

@@ -1,11 +1,19 @@
 """Time of fits: temperature scaling beside scikit-learn and netcal, every kind that probmetrics or
-netcal has too beside theirs.
+netcal has too beside theirs; and memory.
+
+    python -m benchmarks.posthoc results/posthoc_speed.json
+        what docs/posthoc.md says of time and memory
 """
 
+import json
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +23,7 @@ import torch
 from benchmarks._timing import Ratio, best_times
 from benchmarks.posthoc_field import Fit, methods, netcal, ours
 from macc import posthoc
+from macc.training.runs import processor, source_commit
 
 # Samples, classes, and how often everything is timed.
 SIZES = ((10_000, 10, 5), (10_000, 100, 5), (50_000, 1000, 2))
@@ -32,6 +41,9 @@ PEERS = {
 # With 100 classes beta calibration of netcal takes a quarter of a minute.
 SLOW_PEERS = {"Beta": ("netcal beta",)}
 SLOW_CLASSES = 10
+# What is fitted to how much, and the most that the process may hold.
+LARGE = ("Temperature", "EnsembleTemperature", "VectorScaling", "MatrixScaling")
+LARGE_ROWS, LARGE_CLASSES, LIMIT_MB = 50_000, 1000, 2048
 FIELD_SIZES = ((5000, 10, 5), (5000, 100, 3))
 
 
@@ -147,9 +159,39 @@ def raced(rows: int, classes: int, repeats: int, peers: Mapping[str, Sequence[st
     return ratios
 
 
+def memory() -> list[Ratio]:
+    """The most memory that a process holds with logits of 200 MB and the fit to them, over its
+    limit.
+    """
+    size, ratios = f"{LARGE_ROWS:,} x {LARGE_CLASSES}", []
+    for name in LARGE:
+        code = (
+            "import sys, time\n"
+            "from benchmarks.posthoc import like_a_network\n"
+            "from macc import posthoc\n"
+            f"logits, labels = like_a_network({LARGE_ROWS}, {LARGE_CLASSES})\n"
+            "def held(what): return next(int(l.split()[1]) for l in open('/proc/self/status') if l.startswith(what))\n"
+            # The peak so far is forgotten: what made the logits is no part of the fit.
+            "open('/proc/self/clear_refs', 'w').write('5')\n"
+            "before, began = held('VmRSS'), time.process_time()\n"
+            f"posthoc.{name}.fit(logits, labels)\n"
+            "print(before, held('VmHWM'), time.process_time() - began)\n"
+        )
+        output = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+        )
+        before, peak, seconds = map(float, output.stdout.split())
+        print(
+            f"memory, {size}: {name} {before / 1024:.0f} MB before, {peak / 1024:.0f} MB at most, {seconds:.0f} s"
+        )
+        case = f"posthoc: {name}, {size}, memory / {LIMIT_MB} MB"
+        ratios.append(Ratio(case, peak / 1024 / LIMIT_MB, at_most=1))
+    return ratios
+
+
 def cases() -> list[Ratio]:
     """Our time over that of the peers; what each found is printed."""
-    ratios = beside_peers()
+    ratios = [*beside_peers(), *memory()]
     for rows, classes, repeats in SIZES:
         logits, labels = sample(rows, classes)
         size = f"{rows:,} x {classes}"
@@ -177,3 +219,19 @@ def cases() -> list[Ratio]:
 
 def _temperature(logits: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
     return posthoc.Temperature.fit(logits, labels).temperature
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Keep what the page says."""
+    (path,) = map(Path, arguments)
+    found = {
+        "machine": f"{processor()}, one thread, torch {torch.__version__}",
+        "commit": source_commit(),
+        "ratios": [asdict(ratio) for ratio in (*beside_peers(), *memory())],
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

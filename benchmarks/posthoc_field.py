@@ -5,8 +5,7 @@ FOLDER holds ``.npz`` files with ``logits`` and ``labels``. Each is cut in two a
 calibrators are fitted to the first ``--sizes`` samples of one half and measured on the other.
 ``NAME_val.npz`` and ``NAME_test.npz`` count as one file. ``--json results/posthoc_field.json``
 keeps the numbers and ``--figure`` draws them. What is in the file already is not measured again, so
-that a run that was stopped continues. ``--splits 1 --json results/posthoc_best.json`` measured what
-``best`` is worth, which takes longest; everything else left it out with ``--methods``.
+that a run that was stopped continues.
 """
 
 import argparse
@@ -16,7 +15,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from inspect import signature
 from itertools import chain
@@ -96,7 +95,6 @@ def methods() -> dict[str, Fit]:
         "VectorScaling",
         "MatrixScaling",
         "Dirichlet",
-        "Mixture",
     )
     return {
         **{name: ours(name) for name in names},
@@ -141,9 +139,9 @@ def splits(count: int, size: int, repeats: int) -> Iterator[tuple[Array, Array]]
         yield order[: min(size, count // 2)], order[count // 2 :]
 
 
-def measure(fit: Fit, logits: Array, labels: Array, rows: Array, fresh: Array) -> dict[str, float]:
-    """What one fit is worth, and the seconds of the processor that it took, which other processes
-    do not lengthen.
+def measure(fit: Fit, logits: Array, labels: Array, rows: Array, fresh: Array) -> dict[str, Any]:
+    """What one fit is worth, the seconds of the processor that it took, which other processes do
+    not lengthen, and which calibrator it chose, if it had the choice.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -155,12 +153,13 @@ def measure(fit: Fit, logits: Array, labels: Array, rows: Array, fresh: Array) -
     probs = probs.clamp(min=float(np.finfo(np.float32).tiny))
     probs /= probs.sum(1, keepdim=True)
     answers = torch.from_numpy(labels[fresh])
-    values = {name: float(getattr(metrics, name)(probs, answers)) for name in MEASURES}
-    return {**values, "seconds": seconds}
+    values = {name: float(getattr(metrics, name)(probs, answers)) for name in MEASURES} | {"seconds": seconds}
+    chosen = {"chosen": type(found).__name__} if fit is auto else {}
+    return {name: round(value, 6) for name, value in values.items()} | chosen
 
 
 def run(
-    folder: Path, sizes: Sequence[int], repeats: int, kept: Path | None, names: Sequence[str]
+    folder: Path, sizes: Sequence[int], repeats: int, kept: Path | None, names: Collection[str]
 ) -> list[dict[str, Any]]:
     """Every method on every file, size and split; the methods take turns inside a split."""
     done: list[dict[str, Any]] = json.loads(kept.read_text()) if kept and kept.is_file() else []
@@ -175,11 +174,11 @@ def run(
                     continue
                 values = measure(fit, logits, labels, rows, fresh)
                 about = {"file": name, "classes": logits.shape[1], "size": size, "split": split}
-                done.append({**about, "method": method, **{key: round(x, 6) for key, x in values.items()}})
+                done.append({**about, "method": method, **values})
         if kept is not None:
             with write_whole(kept) as file:
-                lines = ",\n".join(json.dumps(row) for row in done)
-                file.write(f"[\n{lines}\n]\n".encode())
+                text = ",\n".join(json.dumps(row) for row in done)
+                file.write(f"[\n{text}\n]\n".encode())
     return done
 
 
@@ -222,9 +221,19 @@ def mean_ranks(values: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def difference(values: dict[str, dict[str, float]], method: str) -> tuple[float, float, float]:
     """Mean difference from the temperature over files, and its 95 % interval."""
-    gaps = [value - values[REFERENCE][name] for name, value in values[method].items()]
-    low, high = interval(gaps) or (float("nan"), float("nan"))
-    return statistics.fmean(gaps), low, high
+    return with_interval([value - values[REFERENCE][name] for name, value in values[method].items()])
+
+
+def with_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean and its 95 % interval."""
+    low, high = interval(values) or (float("nan"), float("nan"))
+    return statistics.fmean(values), low, high
+
+
+def shown(found: Sequence[float]) -> str:
+    """A mean difference and its interval."""
+    value, low, high = found
+    return f"{value:+.4f} ({low:+.4f} … {high:+.4f})"
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
@@ -238,32 +247,26 @@ def groups(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int, list[dict
         yield classes, size, [row for row in some if seen[row["file"], row["split"]] == every]
 
 
-def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
-    """One row a method, the least NLL first."""
+HEADS = (
+    "NLL",
+    "minus temperature",
+    "wins",
+    "rank",
+    "first",
+    "Brier",
+    "wins",
+    "ECE %",
+    "SCE 1e-3",
+    "accuracy %",
+    "CPU s",
+)
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Each method and its cells, the least NLL first."""
     by = {name: means(rows, name) for name in MEASURES}
     wins, ranks, brier_wins = win_rates(by["nll"]), mean_ranks(by["nll"]), win_rates(by["brier"])
-    first = {
-        method: sum(value == min(other[name] for other in by["nll"].values()) for name, value in own.items())
-        for method, own in by["nll"].items()
-    }
-    count = len(by["nll"][REFERENCE])
-    heads = (
-        "NLL",
-        "minus temperature",
-        "wins",
-        "rank",
-        "first of",
-        "Brier",
-        "wins",
-        "ECE",
-        "SCE",
-        "accuracy",
-        "CPU s",
-    )
-    result = Table(
-        f"{classes} classes, {size} fitted",
-        *(f"{head} {count}" if head == "first of" else head for head in heads),
-    )
+    least = {name: min(own[name] for own in by["nll"].values()) for name in by["nll"][REFERENCE]}
 
     def average(name: str, method: str) -> float:
         return statistics.fmean(by[name][method].values())
@@ -273,22 +276,32 @@ def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
         found = [row["seconds"] for row in rows if row["method"] == method and "seconds" in row]
         return f"{statistics.median(found):.3f}" if found else ""
 
-    for method in sorted(wins, key=lambda name: average("nll", name)):
-        gap, low, high = difference(by["nll"], method)
-        result.add_row(
+    return [
+        [
             method,
             f"{average('nll', method):.4f}",
-            f"{gap:+.4f} ({low:+.4f} … {high:+.4f})",
+            "" if method == REFERENCE else shown(difference(by["nll"], method)),
             f"{wins[method]:.2f}",
             f"{ranks[method]:.1f}",
-            str(first[method]),
+            str(sum(value == least[name] for name, value in by["nll"][method].items())),
             f"{average('brier', method):.4f}",
             f"{brier_wins[method]:.2f}",
             f"{100 * average('ece', method):.2f}",
             f"{1000 * average('sce', method):.2f}",
             f"{100 * average('accuracy', method):.2f}",
             seconds(method),
-        )
+        ]
+        for method in sorted(wins, key=lambda name: average("nll", name))
+    ]
+
+
+def table(classes: int, size: int, rows: Sequence[dict[str, Any]]) -> Table:
+    """One row a method, the least NLL first."""
+    result = Table(
+        "", *HEADS, title=f"{classes} classes, {size} fitted, {len({row['file'] for row in rows})} networks"
+    )
+    for line in lines(rows):
+        result.add_row(*line)
     return result
 
 
@@ -335,7 +348,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--figure", type=Path, metavar="SVG", help="draw differences in NLL")
     given = parser.parse_args(arguments)
     try:
-        rows = run(given.folder, given.sizes, given.splits, given.json, given.methods)
+        names = {REFERENCE, *given.methods}  # what the others are compared with
+        rows = run(given.folder, given.sizes, given.splits, given.json, names)
     except ValueError as error:
         parser.error(str(error))
     console = Console(width=150)

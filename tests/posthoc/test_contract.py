@@ -146,6 +146,22 @@ def test_float32_of_any_scale(name, scale):
     np.testing.assert_allclose(probs, wide(logits), atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [0.5, 2e4])
+@pytest.mark.parametrize("name", NAMES)
+def test_float16_with_ties(name, scale):
+    """Few values, rows that are all equal, up to the largest of float16: as in float64."""
+    raw, labels = data(classes=classes_of(name), scale=1.0)
+    logits = (scale * raw.round(0).clip(-3, 3)).astype(np.float16)
+    logits[::50] = logits[0, 0]
+    fitted = fit(name, logits, labels)
+    probs = fitted(logits)
+
+    assert fitted.to_dict() == fit(name, logits.astype(np.float64), labels).to_dict()
+    assert probs.dtype == np.float32
+    assert np.isfinite(probs).all()
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
+
+
 @pytest.mark.parametrize("shift", [0.0, 1e4])
 @pytest.mark.parametrize("name", NAMES)
 def test_better_than_before_on_the_same_kind_of_data(name, shift):
