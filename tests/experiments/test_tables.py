@@ -141,6 +141,10 @@ class TestFormats:
             load_result(tmp_path)
         with pytest.raises(ValueError, match="`macc run` writes it"):
             load_result(tmp_path / "nothing.json")
+        for content in ("[]", "{", "\xff"):
+            (tmp_path / "result.json").write_text(content, encoding="latin-1")
+            with pytest.raises(ValueError, match=r"result.json is damaged \("):
+                load_result(tmp_path)
 
     def test_unknown_format(self):
         with pytest.raises(ValueError, match="must be one of text, md, latex, csv, json, got 'pdf'"):

@@ -3,7 +3,6 @@
 It is written as ``result.json``; tables, figures and reports read it back with :func:`load_result`.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from macc.experiments.columns import column as column_of
-from macc.words import shown
+from macc.io.json import read_mapping
 
 FORMAT = 1
 LEVEL = 0.05
@@ -238,13 +237,8 @@ def load_result(path: str | Path) -> Result:
     """
     file = Path(path)
     file = file / "result.json" if file.is_dir() else file
-    try:
-        found = json.loads(file.read_text())
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}; `macc run` writes it") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged ({shown(error)})") from None
-    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+    found = read_mapping(file, "`macc run` writes it")
+    if found.pop("format", None) != FORMAT:
         raise ValueError(f"{file} is not of result format {FORMAT}, which this version reads; run it again")
     for cell in found["cells"]:
         del cell["mean"]

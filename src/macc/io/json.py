@@ -57,5 +57,23 @@ def read_json(path: Path, what: str, *, largest: int) -> Any:
         raise ValueError(f"{name} is not {what}: {reason}") from None
 
 
+def read_mapping(path: Path, cure: str) -> dict[str, Any]:
+    """The mapping in a file that macc wrote.
+
+    Args:
+        path: The file.
+        cure: What to do if it cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; {cure}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({shown(error)})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged (it holds no mapping)")
+    return found
+
+
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a number of JSON")

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from macc import __version__
 from macc.data import Splits
 from macc.io.arrays import read_npz, write_arrays
+from macc.io.json import read_mapping
 from macc.io.writing import write_bytes
 from macc.metrics import headline
 from macc.posthoc import Calibrator
@@ -153,16 +154,7 @@ class Run:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """The mapping in one of its files."""
-        path = self.path / name
-        try:
-            found = json.loads(path.read_text())
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}; is {self.path} a finished run?") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged ({shown(error)})") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"{path} is damaged (it holds no mapping)")
-        return found
+        return read_mapping(self.path / name, f"is {self.path} a finished run?")
 
 
 def _entry(found: dict[str, float] | None, unit: Unit) -> Entry:
