@@ -77,9 +77,10 @@ def tampered(shop: Workshop, *places: str, value: object, file: str = "state.jso
     (content,) = [each for name, each in shop.sound.items() if name.name == file]
     state = json.loads(content)
     inner = state
-    for place in places[:-1]:
-        inner = inner[int(place) if place.isdigit() else place]
-    inner[places[-1]] = value
+    *before, last = (int(place) if place.isdigit() else place for place in places)
+    for place in before:
+        inner = inner[place]
+    inner[last] = value
     return json.dumps(state).encode()
 
 
@@ -165,6 +166,18 @@ CORPUS = {
         "checksums",
         "1.1/complete",
         json.dumps({"\x1b" + LONG: ""}).encode(),
+    ),
+    "more rows than a number counts": (
+        "monitor_state",
+        "m.json",
+        lambda shop: tampered(shop, "by_stream", "main", "evidence", "rows", value=2**63, file="m.json"),
+    ),
+    "evidence beyond all numbers": (
+        "monitor_state",
+        "m.json",
+        lambda shop: tampered(
+            shop, "by_stream", "main", "evidence", "best", "0", value=10**400, file="m.json"
+        ),
     ),
     "a number of classes that is text": (
         "monitor_state",

@@ -192,7 +192,8 @@ class Evidence:
         """The evidence that :meth:`to_dict` described; refused where it cannot be one."""
         found = cls(low, high)
         rows = content.get("rows") if isinstance(content, dict) else None
-        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
+        # As many as a float counts one by one.
+        if not isinstance(rows, int) or isinstance(rows, bool) or not 0 <= rows <= 2**53:
             raise ValueError("its evidence has no number of rows")
         found.rows = rows
         for name in _ARRAYS:
@@ -201,7 +202,7 @@ class Evidence:
                 raise ValueError(f"its evidence lacks {name!r}")
             try:
                 array = np.array([-math.inf if each is None else float(each) for each in values])
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise ValueError(f"{name!r} of its evidence must hold numbers") from None
             setattr(found, name, array)
         return found
