@@ -70,7 +70,7 @@ def test_a_short_budget_is_kept_to_and_the_next_start_resumes(arrays, monkeypatc
     assert [(job.method, job.seed) for job in trained] == [("CE", 0)]
     assert (first.winner, first.seeds, len(first.left_out)) == ("CE", 1, 3)
     assert first.left_out == ["LS, seed 0: no time", "CE, seed 1: no time", "LS, seed 1: no time"]
-    assert "left out: 3 trainings" in automatic.summary(first)
+    assert "left out, no time: 3 trainings (LS, seed 0; CE, seed 1; LS, seed 1)" in automatic.summary(first)
     assert first.verdict.startswith("Only cross-entropy with temperature scaling was trained, so nothing was")
     assert "a larger `--budget` goes on with the other methods" in first.verdict
 

@@ -202,6 +202,8 @@ class TestForms:
         expected = predictor(small).probs
         for given in ([tmp_path / "a.png"], [str(tmp_path / "a.png")], tmp_path / "a.png", [image]):
             torch.testing.assert_close(predictor(given).probs, expected)
+        with pytest.raises(ValueError, match="there is no image .*b.png"):
+            predictor(tmp_path / "b.png")
 
     def test_texts_are_read_as_in_training(self):
         words = ("", *(f"w{k}" for k in range(29)))
@@ -226,6 +228,37 @@ class TestForms:
         own = variance.gather(1, found.labels[:, None])[:, 0]
         torch.testing.assert_close(found.certainty, 1 - own.tanh())
         assert predictor.network.p == 0.2
+
+    @pytest.mark.parametrize("calibrator", [posthoc.Temperature(3, 0.05), posthoc.Identity(3)])
+    def test_a_temperature_in_the_last_layer_leaves_the_certainty(self, calibrator):
+        trained = made_up("mlp", loss="CrossEntropy")
+        plain = rebuilt(trained.recipe, trained.inputs).eval()
+        plain.load_state_dict(dict(trained.weights))
+        x = torch.randn(10, 5)
+        found = Predictor(replace(trained, calibrator=calibrator))(x)
+
+        torch.testing.assert_close(found.probs, calibrator(plain(x).detach()), atol=1e-5, rtol=0)
+        assert torch.equal(found.certainty, Predictor(trained)(x).certainty)
+
+    def test_a_relu_that_stands_in_two_places_is_overwritten_in_neither(self):
+        class Twice(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.relu = nn.ReLU()
+                self.first = nn.Sequential(nn.Linear(5, 5), self.relu)
+                self.last = nn.Linear(5, 3)
+
+            def forward(self, x):
+                hidden = self.first(x) - 1
+                return self.last(hidden + self.relu(hidden))
+
+        torch.manual_seed(0)
+        module = Twice()
+        trained = replace(made_up(loss="CrossEntropy"), weights=module.state_dict())
+        x = torch.randn(10, 5)
+        expected = trained.calibrator(module(x).detach())
+
+        torch.testing.assert_close(Predictor(trained, module)(x).probs, expected, atol=1e-5, rtol=0)
 
     def test_a_model_without_a_linear_layer_has_no_certainty(self):
         module = nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 3, 5), nn.Flatten())

@@ -271,6 +271,8 @@ def _opened(path: Any) -> Iterator[Any]:
     try:
         with nullcontext(path) if isinstance(path, Image.Image) else Image.open(path) as image:
             yield image
+    except FileNotFoundError:
+        raise ValueError(f"there is no image {shown(path)}") from None
     # Pillow's plugins raise what they like on damaged files.
     except Exception as error:
         raise ValueError(f"{path} cannot be decoded ({shown(error)}); replace or remove it") from error

@@ -29,7 +29,7 @@ from macc.io.writing import write_bytes
 from macc.io.yaml import parse
 from macc.metrics.over_runs import interval
 from macc.training.runs import Run
-from macc.words import listed, slug
+from macc.words import slug
 
 FEWEST_EPOCHS = 3
 LARGE_IMAGE = 24
@@ -37,6 +37,7 @@ LARGE_IMAGE = 24
 BASELINE = "CE"
 RULE: Rule = "val_refinement"
 """What selects epochs, and methods too."""
+_MOST_NAMES = 6
 _MARGIN = 1.3
 """How much longer than its epochs a training takes, with validation and what follows."""
 
@@ -327,9 +328,13 @@ def summary(found: Found) -> str:
         for title, value in found.refinement.items()
     ]
     lines.append(found.verdict)
-    if found.left_out:
-        count = len(found.left_out)
-        lines.append(f"left out: {count} training{'s' * (count > 1)} ({listed(found.left_out, most=6)})")
+    reasons: dict[str, list[str]] = {}
+    for text in found.left_out:
+        name, _, reason = text.partition(": ")
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        some = "; ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
+        lines.append(f"left out, {reason}: {len(names)} training{'s' * (len(names) > 1)} ({some})")
     return "\n".join(lines)
 
 

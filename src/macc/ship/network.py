@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from macc import heads, posthoc
 from macc.heads import LogitMoments
-from macc.posthoc import Sets, Threshold
+from macc.posthoc import Calibrator, Sets, Threshold
 from macc.ship.files import Trained
 from macc.training import checkpoints
 from macc.training.building import has_head, rebuilt
@@ -47,21 +47,24 @@ class Moments(nn.Module):
     """A classifier's last layer that gives the closed form of both moments in evaluation too.
 
     Args:
-        linear: The layer, whose parameters are shared.
+        linear: The layer, whose values are copied.
         p: Dropout rate.
+        temperature: The mean is that of the logits over this; the variance that of the logits.
     """
 
-    def __init__(self, linear: nn.Linear, p: float) -> None:
+    def __init__(self, linear: nn.Linear, p: float, temperature: float = 1.0) -> None:
         super().__init__()
-        self.weight = linear.weight
+        weight = linear.weight.detach()
+        self.weight: Tensor
+        self.register_buffer("weight", weight / temperature, persistent=False)
         self.spread: Tensor
-        self.register_buffer("spread", linear.weight.detach().square() * (p / (1 - p)), persistent=False)
+        self.register_buffer("spread", weight.square() * (p / (1 - p)), persistent=False)
         self.column: Tensor | None
-        bias = None if linear.bias is None else linear.bias.detach()[:, None]
+        bias = None if linear.bias is None else linear.bias.detach()[:, None] / temperature
         self.register_buffer("column", bias, persistent=False)
 
     def forward(self, features: Tensor) -> LogitMoments:
-        """Mean and variance of the logits; a faster :func:`macc.heads.analytic_linear`."""
+        """Both moments; a faster :func:`macc.heads.analytic_linear`."""
         # The samples as columns: for few classes and many samples, the product is about twice as
         # fast.
         samples = features.mT
@@ -90,11 +93,14 @@ class Network(nn.Module):
         with warnings.catch_warnings(action="ignore"):  # of dropout before the head, which is off
             body = rebuilt(trained.recipe, trained.inputs) if model is None else model
         checkpoints.load_module(body, trained.weights, trained.source)
-        self.body, self.p = _with_moments(body)
+        temperature = _temperature(trained.calibrator)
+        self.body, self.p = _with_moments(body, 1.0 if temperature is None else temperature)
         self.kind = trained.inputs.kind
-        self.calibrator = trained.calibrator.module(double=not isinstance(trained.calibrator, EXPORTABLE))
-        self.temperature = (
-            trained.calibrator.temperature if isinstance(trained.calibrator, posthoc.Temperature) else None
+        # None where the last layer divides by the temperature already: by far the most common.
+        self.calibrator = (
+            trained.calibrator.module(double=not isinstance(trained.calibrator, EXPORTABLE))
+            if temperature is None or self.p is None
+            else None
         )
         self.accept(trained.rule)
         self.hold(trained.sets)
@@ -112,12 +118,9 @@ class Network(nn.Module):
         """Answers for raw inputs, as the data set had them."""
         output = heads.logits_in(self.body(self.prepared(inputs)))
         logits = output.mean if isinstance(output, LogitMoments) else output
-        if self.temperature is not None:
-            # By far the most common. The logits lie in memory as columns of samples, and over such
-            # columns softmax is about ten times as fast as over rows.
-            columns = (logits.mT / self.temperature).softmax(dim=0)
-        else:
-            columns = self.calibrator(logits).mT
+        # The logits of the last layer lie in memory as columns of samples, and over such columns
+        # softmax is about ten times as fast as over rows.
+        columns = logits.mT.softmax(dim=0) if self.calibrator is None else self.calibrator(logits).mT
         confidence, labels = columns.max(dim=0)
         certainty = None
         if isinstance(output, LogitMoments):
@@ -175,7 +178,14 @@ def _folded(body: nn.Module, scaling: Scaling) -> bool:
     return True
 
 
-def _with_moments(body: nn.Module) -> tuple[nn.Module, float | None]:
+def _temperature(calibrator: Calibrator) -> float | None:
+    """What a calibrator divides the logits by, where it does nothing else."""
+    if isinstance(calibrator, posthoc.Temperature):
+        return calibrator.temperature
+    return 1.0 if isinstance(calibrator, posthoc.Identity) else None
+
+
+def _with_moments(body: nn.Module, temperature: float) -> tuple[nn.Module, float | None]:
     """The model with a last layer that gives moments, if it can have one, and the rate."""
     if not has_head(body):
         try:
@@ -185,7 +195,7 @@ def _with_moments(body: nn.Module) -> tuple[nn.Module, float | None]:
             return body, None
     for name, module in body.named_modules():
         if isinstance(module, heads.MCDropoutLinear):
-            layer = Moments(module, module.p)
+            layer = Moments(module, module.p, temperature)
             if not name:
                 return layer, module.p
             body.set_submodule(name, layer)

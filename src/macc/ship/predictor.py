@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -388,11 +389,15 @@ def load(path: str | PathLike[str], *, model: nn.Module | None = None) -> Predic
 
 
 def _lay_out(network: nn.Module) -> None:
-    """Have the weights lie in memory as the processor multiplies fastest; their values stay."""
+    """Weights lie as is fastest; a ReLU overwrites what a linear layer gave."""
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    for module in network.modules():
+    for module in list(network.modules()):
         if type(module) is nn.Linear:
             module.weight.data = module.weight.data.mT.contiguous().mT
+        if type(module) is nn.Sequential:
+            for index, (layer, after) in enumerate(pairwise(module), start=1):
+                if type(layer) is nn.Linear and type(after) is nn.ReLU and not layer._forward_hooks:
+                    module[index] = nn.ReLU(inplace=True)
 
 
 def _is_one_thing(value: object) -> bool:
