@@ -167,6 +167,11 @@ CORPUS = {
         "1.1/complete",
         json.dumps({"\x1b" + LONG: ""}).encode(),
     ),
+    "a group whose name is a list": (
+        "calibrator",
+        "grouped.json",
+        lambda shop: tampered(shop, "scores", "0", "name", value=[], file="grouped.json"),
+    ),
     "more rows than a number counts": (
         "monitor_state",
         "m.json",

@@ -15,7 +15,10 @@ from collections.abc import Callable
 
 Mutator = Callable[[bytes, random.Random], bytes]
 
-NUMBERS = (0, 1, -1, 2, 127, 255, 256, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1, 2**63, 2**64, -(2**63))
+NUMBERS = (
+    *(0, 1, -1, 2, 127, 255, 256, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1),
+    *(2**63, 2**64, -(2**63), 10**400),
+)
 FLOATS = (0.5, -0.0, 1e-320, 1e308, -1e308, 1.0000001, float("nan"), float("inf"), float("-inf"))
 TEXTS = (
     "",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -109,8 +110,8 @@ class Grouped(Displayed):
         if set(self.slopes) != set(self.offsets):
             raise ValueError("slopes and offsets must be of the same groups")
         for name, slope in self.slopes.items():
-            if not (isinstance(slope, float | int) and 0 < slope < math.inf):
-                raise ValueError(f"the slope of {quoted(name)} must be a number above 0, got {slope!r}")
+            if not (isinstance(slope, float | int) and 0 < slope <= sys.float_info.max):
+                raise ValueError(f"the slope of {quoted(name)} must be a number above 0, got {shown(slope)}")
             offset = np.asarray(self.offsets[name])
             if (
                 offset.shape != (self.num_classes,)
@@ -283,7 +284,7 @@ def load_grouped(path: Path | str) -> tuple[Grouped, list[str] | None]:
             if not isinstance(content.get(name), kind):
                 raise ValueError(f"it lacks {name!r}, or that is of another kind")
         try:
-            scores = tuple(GroupScore(**score) for score in content["scores"])
+            scores = tuple(map(_score, content["scores"]))
             known = [score.name for score in scores if score.own]
             found = Grouped(
                 from_dict(content["common"]),
@@ -302,6 +303,17 @@ def load_grouped(path: Path | str) -> tuple[Grouped, list[str] | None]:
     except ValueError as error:
         raise ValueError(f"{shown(path)} is not a calibrator of groups: {error}") from None
     return found, classes
+
+
+def _score(content: Any) -> GroupScore:
+    kinds = {"name": str, "samples": int, "gain": float | int, "error": float | int, "own": bool}
+    if (
+        not isinstance(content, dict)
+        or set(content) != set(kinds)
+        or not all(isinstance(content[name], kind) for name, kind in kinds.items())
+    ):
+        raise ValueError(f"each of its 'scores' must hold {listed(list(kinds))}")
+    return GroupScore(**content)
 
 
 def is_grouped(path: Path) -> bool:
