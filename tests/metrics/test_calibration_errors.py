@@ -65,7 +65,7 @@ def test_bins_at_every_edge_are_those_of_a_search(bins, dtype):
         np.clip(np.concatenate([edges, np.nextafter(edges, dtype(2)), np.nextafter(edges, dtype(-1))]), 0, 1)
     )
 
-    expected = torch.bucketize(values.double(), inner_edges(bins, values.device))
+    expected = torch.bucketize(values.double(), inner_edges(bins))
     assert torch.equal(bin_index(values, bins), expected)
 
 
@@ -74,7 +74,7 @@ def test_blocks_do_not_change_the_value(monkeypatch):
 
     probs, labels = sample(500, 30)
     whole = {name: getattr(metrics, name)(probs, labels) for name in BINNED + SCORES}
-    monkeypatch.setattr(blocks, "_CPU_ELEMENTS", 30 * 7)
+    monkeypatch.setattr(blocks, "_ELEMENTS", 30 * 7)
 
     for name, value in whole.items():
         np.testing.assert_allclose(getattr(metrics, name)(probs, labels), value, rtol=1e-13)

@@ -6,8 +6,8 @@ import pytest
 import macc
 from helpers.predictions import sample
 from macc import metrics
-from macc.metrics import binning
 from macc.metrics._one_pass import OnePass
+from macc.metrics.blocks import Rows
 from macc.metrics.inputs import Predictions, predictions
 
 
@@ -15,18 +15,18 @@ from macc.metrics.inputs import Predictions, predictions
 def counted(monkeypatch):
     """How often the probabilities of logits, and their top labels, were computed."""
     found = {"softmax": 0, "top label": 0}
-    blocks, predicted = Predictions.blocks, binning.predicted_classes
+    blocks, predicted = Predictions.blocks, Rows.predicted.func
 
     def counting_blocks(given):
         found["softmax"] += given.from_logits
         return blocks(given)
 
-    def counting_predicted(block):
+    def counting_predicted(rows):
         found["top label"] += 1
-        return predicted(block)
+        return predicted(rows)
 
     monkeypatch.setattr(Predictions, "blocks", counting_blocks)
-    monkeypatch.setattr("macc.metrics._one_pass.predicted_classes", counting_predicted)
+    monkeypatch.setattr(Rows, "predicted", property(counting_predicted))
     return found
 
 

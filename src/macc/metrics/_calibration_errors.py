@@ -2,6 +2,9 @@
 
 from typing import Any, Unpack
 
+import numpy as np
+import torch
+
 from macc.metrics._formulas import (
     class_errors,
     debiased_gap,
@@ -16,10 +19,10 @@ from macc.metrics._formulas import (
 from macc.metrics._metric import metric, reads_inputs
 from macc.metrics.binning import (
     TopBins,
-    bin_index,
+    bin_sums,
     class_gaps,
-    top_bins,
     top_labels,
+    width_index,
 )
 from macc.metrics.inputs import Array, ReadAs, check_bins, like, predictions
 from macc.tables import PERCENT, THOUSANDTHS
@@ -312,5 +315,8 @@ def ks_error(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
 def _binned(probs: Array, labels: Array, bins: int, **read_as: Unpack[ReadAs]) -> TopBins:
     check_bins(bins)
     given = predictions(probs, labels, **read_as)
-    top = top_labels(given.blocks())
-    return top_bins(top, bin_index(top.confidence, bins), bins, given.weights)
+    found = np.zeros((3, bins))
+    for block in given.blocks():
+        confidence = block.rows.highest
+        found += bin_sums(width_index(confidence, bins), confidence, block.right, bins, block.weights)
+    return TopBins(*torch.from_numpy(found))

@@ -26,7 +26,6 @@ from macc.metrics.inputs import (
     check_confidence,
     check_resamples,
     counted,
-    on_cpu,
     predictions,
 )
 from macc.metrics.intervals import Estimate
@@ -175,9 +174,7 @@ def evaluate(
     with explained(found):
         targets = named_labels(labels, classes)
         pixels = as_pixels(data, targets, ignore_index)
-        given = on_cpu(
-            predictions(pixels.scores, pixels.labels, from_logits=from_logits, normalise=normalise)
-        )
+        given = predictions(pixels.scores, pixels.labels, from_logits=from_logits, normalise=normalise)
     checked = None if variance is None else _check_variance(given, variance)
     if weights is not None:
         counts = counted(kept_weights(weights, targets, ignore_index))

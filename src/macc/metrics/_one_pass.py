@@ -4,11 +4,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from macc.metrics._scores import squared_distances
-from macc.metrics.binning import TopLabels, confidence_of, predicted_classes
+from macc.metrics.binning import TopLabels
 from macc.metrics.inputs import Predictions
 
 
@@ -51,21 +52,22 @@ class OnePass:
         totals = torch.zeros(given.num_classes, dtype=torch.float64, device="cpu")
         start = 0
         for block in given.blocks():
-            predicted = predicted_classes(block)
             parts.append(
                 (
-                    predicted,
-                    confidence_of(block, predicted),
-                    block.given[:, one].double(),
+                    block.rows.predicted,
+                    block.confidence,
+                    block.of_class(one),
                     block.log_likelihood,
                     squared_distances(block),
                 )
             )
-            totals += block.probs.sum(0) if block.weights is None else block.weights @ block.probs
+            totals += torch.from_numpy(block.wide.totals(block.weights))
             if self._kept is not None:
-                self._kept[start : start + len(predicted)] = block.probs
-            start += len(predicted)
-        predicted, confidence, chance, log_likelihood, squared = map(torch.cat, zip(*parts, strict=True))
+                self._kept[start : start + len(block)] = torch.from_numpy(block.probs)
+            start += len(block)
+        predicted, confidence, chance, log_likelihood, squared = (
+            torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)
+        )
         return PerSample(
             TopLabels(confidence, (predicted == given.labels).double()),
             predicted,

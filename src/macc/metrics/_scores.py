@@ -1,5 +1,6 @@
 """Scores that need no bins: accuracy, proper scores and the area under the ROC curve."""
 
+from collections.abc import Iterable
 from typing import NamedTuple, Unpack
 
 import numpy as np
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from macc.metrics._metric import metric, reads_inputs
 from macc.metrics.binning import ClassGaps, columns, top_labels
-from macc.metrics.blocks import Block
+from macc.metrics.blocks import Block, Doubles
 from macc.metrics.inputs import Array, ReadAs, check_bins, predictions
 from macc.tables import AREA, PERCENT, PLAIN
 
@@ -70,7 +71,7 @@ def nll(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
         0.490415
     """
     given = predictions(probs, labels, **read_as)
-    return given.mean(-torch.cat([block.log_likelihood for block in given.blocks()]))
+    return given.mean(-_joined(block.log_likelihood for block in given.blocks()))
 
 
 @metric(
@@ -93,7 +94,7 @@ def brier(probs: Array, labels: Array, **read_as: Unpack[ReadAs]) -> float:
         Brier, *Verification of Forecasts Expressed in Terms of Probability*, 1950.
     """
     given = predictions(probs, labels, **read_as)
-    return given.mean(torch.cat([squared_distances(block) for block in given.blocks()]))
+    return given.mean(_joined(map(squared_distances, given.blocks())))
 
 
 class BrierDecomposition(NamedTuple):
@@ -140,7 +141,7 @@ def brier_decomposition(
     # Empty bins have no gap; rounding of sums of weights may leave them a little more than nothing.
     filled = samples > 1e-9 * given.total
     calibration = float((gaps.sums()[filled].square() / samples[filled]).sum()) / given.total
-    score = given.mean(torch.cat(distances))
+    score = given.mean(_joined(distances))
     return BrierDecomposition(calibration, max(0.0, score - calibration))  # rounding
 
 
@@ -267,11 +268,10 @@ def _weighted_aurocs(probs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return torch.from_numpy(areas)
 
 
-def squared_distances(block: Block) -> Tensor:
+def squared_distances(block: Block) -> Doubles:
     """Squared distance of each row to its one-hot label."""
-    if block.probs.device.type == "cpu":
-        rows = block.probs.numpy()
-        squares = torch.from_numpy(np.einsum("ij,ij->i", rows, rows))  # many times as fast as torch's
-    else:
-        squares = torch.linalg.vecdot(block.probs, block.probs)
-    return (squares + 1 - 2 * block.label_probs).clamp(0, _LARGEST)
+    return (block.wide.squares + 1 - 2 * block.label_probs).clip(0, _LARGEST)
+
+
+def _joined(parts: Iterable[Doubles]) -> Tensor:
+    return torch.from_numpy(np.concatenate(list(parts)))

@@ -10,10 +10,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from macc.metrics.blocks import Block, ones
+from macc.metrics.blocks import Block, Doubles, Floats, Integers
 from macc.metrics.inputs import Predictions
 
 # 16 MB of float64, of which a sort and a scatter hold a few copies.
@@ -55,18 +56,30 @@ def effective_sizes(totals: Tensor, squares: Tensor) -> Tensor:
 
 
 @lru_cache
-def inner_edges(bins: int, device: torch.device) -> Tensor:
+def inner_edges(bins: int) -> Tensor:
     """Upper edges of equal-width bins but the last, float64 ``(bins - 1,)``; not written to."""
-    return torch.arange(1, bins, dtype=torch.float64, device=device) / bins
+    return torch.arange(1, bins, dtype=torch.float64) / bins
+
+
+def width_index(values: Floats, bins: int) -> Integers:
+    """Equal-width bin of each value; float64 decides exactly at the edges."""
+    scaled = np.multiply(values, bins, dtype=np.float64)
+    if values.dtype == np.float32:
+        # The product is exact, and no float32 lies between an edge and what float64 makes of it.
+        np.ceil(scaled, out=scaled)
+    else:
+        # Rounding of the product leaves only one edge in doubt, the nearest.
+        np.rint(scaled, out=scaled)
+        scaled += values > scaled / bins
+    scaled -= 1
+    np.clip(scaled, 0, bins - 1, out=scaled)
+    return scaled.astype(np.int64)
 
 
 def bin_index(values: Tensor, bins: int) -> Tensor:
-    """Equal-width bin of each value; float64 decides exactly at the edges."""
-    values = values.double()
-    # Rounding of the product leaves only one edge in doubt, the nearest. A search among all takes
-    # three times as long.
-    nearest = (values * bins).round_()
-    return nearest.add_(values > nearest / bins).sub_(1).clamp_(0, bins - 1).long()
+    """The same of a tensor."""
+    exact = values if values.dtype == torch.float32 else values.double()
+    return torch.from_numpy(width_index(exact.cpu().numpy(), bins))
 
 
 def equal_weight_index(values: Tensor, bins: int, masses: Tensor) -> Tensor:
@@ -102,44 +115,39 @@ def equal_mass_index(values: Tensor, bins: int, kept: Tensor) -> Tensor:
 
 def top_labels(blocks: Iterable[Block]) -> TopLabels:
     """Confidence and correctness of each sample; the first class wins a tie."""
-    return TopLabels(*(torch.cat(part) for part in zip(*map(top_of_block, blocks), strict=True)))
+    return _joined((block.confidence, block.right) for block in blocks)
 
 
 def class_labels(blocks: Iterable[Block], index: int) -> TopLabels:
     """Probability of one class, and whether it is the label, of each sample."""
-    rows = [(block.given[:, index].double(), (block.labels == index).double()) for block in blocks]
-    return TopLabels(*(torch.cat(part) for part in zip(*rows, strict=True)))
+    return _joined((block.of_class(index), block.labels == index) for block in blocks)
+
+
+def _joined(parts: Iterable[tuple[Doubles, npt.NDArray[np.bool_]]]) -> TopLabels:
+    confidence, right = map(np.concatenate, zip(*parts, strict=True))
+    return TopLabels(torch.from_numpy(confidence), torch.from_numpy(right.astype(np.float64)))
 
 
 def top_bins(top: TopLabels, index: Tensor, bins: int, weights: Tensor | None = None) -> TopBins:
     """Sum the samples of each bin, or their weights."""
+    each = None if weights is None else weights.numpy()
+    found = bin_sums(index.numpy(), top.confidence.numpy(), top.correct.numpy() > 0, bins, each)
+    return TopBins(*torch.from_numpy(found))
+
+
+def bin_sums(
+    index: Integers,
+    confidence: Floats,
+    right: npt.NDArray[np.bool_],
+    bins: int,
+    weights: Doubles | None = None,
+) -> Doubles:
+    """The fields of :class:`TopBins`, ``(3, bins)``, of samples of these bins."""
     if weights is not None:
-        each = (weights, top.confidence * weights, top.correct * weights)
-        return TopBins(*(torch.bincount(index, weights=values, minlength=bins) for values in each))
-    return TopBins(
-        torch.bincount(index, minlength=bins).double(),
-        torch.bincount(index, weights=top.confidence, minlength=bins),
-        torch.bincount(index, weights=top.correct, minlength=bins),
-    )
-
-
-def predicted_classes(block: Block) -> Tensor:
-    """The class of the largest probability of each row, the first of equal ones."""
-    if block.given.device.type == "cpu":
-        # Several times faster than torch's, on one thread; both give the first of equal values.
-        return torch.from_numpy(block.given.numpy().argmax(axis=1))
-    return block.given.argmax(dim=1)
-
-
-def top_of_block(block: Block) -> TopLabels:
-    """:func:`top_labels` of one block."""
-    predicted = predicted_classes(block)
-    return TopLabels(confidence_of(block, predicted), (predicted == block.labels).double())
-
-
-def confidence_of(block: Block, classes: Tensor) -> Tensor:
-    """The probability of one class of each row, float64 ``(M,)``."""
-    return block.given.gather(1, classes[:, None])[:, 0].double()
+        each = (weights, confidence * weights, right * weights)
+        return np.stack([np.bincount(index, values, minlength=bins) for values in each])
+    wrong, hits = np.bincount(index + right * bins, minlength=2 * bins).reshape(2, bins)
+    return np.stack([wrong + hits, np.bincount(index, confidence, minlength=bins), hits])
 
 
 class ClassGaps:
@@ -154,90 +162,82 @@ class ClassGaps:
     def __init__(self, num_classes: int, bins: int, groups: int = 1, *, counts: bool = False):
         self._num_classes, self._bins, self._groups = num_classes, bins, groups
         shape = bins, num_classes
-        with torch.inference_mode(False):  # what inference mode makes cannot be written to outside it
-            # Of every group: probabilities above the first bin, and labels.
-            self._claimed, self._hits = torch.zeros(2, groups, *shape, dtype=torch.float64, device="cpu")
-            self._totals = torch.zeros(groups, num_classes, dtype=torch.float64, device="cpu")
-            # Above the first bin: how many samples there are, and the variance of labels drawn from
-            # the probabilities. Of all bins, so that the first has the rest: that variance.
-            self._counts = torch.zeros(shape, dtype=torch.float64, device="cpu") if counts else None
-            self._spread = torch.zeros(shape, dtype=torch.float64, device="cpu") if groups > 1 else None
-            self._squares = torch.zeros(num_classes, dtype=torch.float64, device="cpu")
+        # Of every group: probabilities above the first bin, and labels.
+        self._claimed, self._hits = np.zeros((2, groups, *shape))
+        self._totals = np.zeros((groups, num_classes))
+        # Above the first bin: how many samples there are, and the variance of labels drawn from the
+        # probabilities. Of all bins, so that the first has the rest: that variance.
+        self._counts = np.zeros(shape) if counts else None
+        self._spread = np.zeros(shape) if groups > 1 else None
+        self._squares = np.zeros(num_classes)
         self._weight = 0.0
 
-    def add(self, block: Block, group: Tensor | None = None) -> None:
+    def add(self, block: Block, group: Integers | None = None) -> None:
         """Take in the rows of one block, and the group of each if there are several."""
-        probs, size, num = block.probs, self._num_classes, len(block)
-        each = ones(num, torch.float64, probs.device) if block.weights is None else block.weights
-        # Entries above the first bin, and behind them that of the label of each row.
-        starts = torch.arange(0, num * size, size, device=probs.device)
-        places = torch.cat([_above(block.given, 1 / self._bins), starts.add_(block.labels)])
-        rows, scattered = _quotients(places, size), len(places) - num
-        values = block.given.view(-1).index_select(0, places)
-        # Bin and class as one number.
-        cells = bin_index(values, self._bins).sub_(rows).mul_(size).add_(places).cpu()
-        cells, own = cells[:scattered], cells[scattered:]
-        values, rows = values[:scattered].double(), rows[:scattered]
-        weights = None if block.weights is None else each[rows]
-        amounts = (values if weights is None else values * weights).cpu()
+        size, weights = self._num_classes, block.weights
+        above = block.rows.above(1 / self._bins)
+        cells = self._cells(above.values, above.classes)
+        hits = self._cells(block.own, block.labels)
+        amounts = above.values.astype(np.float64)
+        each = np.ones(len(block)) if weights is None else weights
+        of_entry = None if weights is None else weights[above.rows]
         if self._counts is not None:
-            _scatter(self._counts, cells, (torch.ones_like(values) if weights is None else weights).cpu())
+            _scatter(self._counts, cells, np.ones_like(amounts) if of_entry is None else of_entry)
             self._weight += float(each.sum())
         if group is None:
-            self._totals += torch.mv(probs.T, each).cpu()
+            self._totals[0] += block.wide.totals(weights)
         else:
             assert self._spread is not None  # noqa: S101 - there are groups
-            variance = values * (1 - values)
-            _scatter(
-                self._spread, cells, (variance if weights is None else variance * weights.square()).cpu()
-            )
-            weighed = probs if block.weights is None else probs * each[:, None]
-            self._totals.index_add_(0, group, weighed.cpu())
-            self._squares += (each.square() @ probs - torch.linalg.vecdot(weighed, weighed, dim=0)).cpu()
-            cells += group[rows.cpu()] * (self._bins * size)
-            own += group * (self._bins * size)
-        _scatter(self._claimed, cells, amounts)
-        _scatter(self._hits, own, each.cpu())
+            variance = amounts * (1 - amounts)
+            _scatter(self._spread, cells, variance if of_entry is None else variance * of_entry**2)
+            probs = block.probs
+            weighed = probs if weights is None else probs * weights[:, None]
+            torch.from_numpy(self._totals).index_add_(0, torch.from_numpy(group), torch.from_numpy(weighed))
+            self._squares += block.wide.totals(each**2) - np.einsum("ij,ij->j", weighed, weighed)
+            cells += group[above.rows] * (self._bins * size)
+            hits += group * (self._bins * size)
+        _scatter(self._claimed, cells, amounts if of_entry is None else amounts * of_entry)
+        _scatter(self._hits, hits, each)
+
+    def _cells(self, values: Floats, classes: Integers) -> Integers:
+        """Bin and class as one number."""
+        index = width_index(values, self._bins)
+        index *= self._num_classes
+        index += classes
+        return index
 
     def sums(self) -> Tensor:
         """The gaps of all groups together, float64 ``(bins, K)``."""
         return self.by_group().sum(0)
 
     def by_group(self) -> Tensor:
-        """The gaps, float64 ``(groups, bins, K)`` on the CPU."""
-        gaps: Tensor = self._hits - self._claimed
+        """The gaps, float64 ``(groups, bins, K)``."""
+        gaps = self._hits - self._claimed
         gaps[:, 0] -= self._totals - self._claimed.sum(1)
-        return gaps
+        return torch.from_numpy(gaps)
 
     def samples(self) -> Tensor:
         """Samples, or their weights, in each bin of each class, ``(bins, K)``, where counted."""
         assert self._counts is not None  # noqa: S101 - asked for when it was made
-        counts = self._counts.clone()
+        counts = self._counts.copy()
         counts[0] += self._weight - counts.sum(0)
-        return counts
+        return torch.from_numpy(counts)
 
     def totals(self) -> Tensor:
         """Sum of the probabilities of each class, ``(K,)``."""
-        return self._totals.sum(0)
+        return torch.from_numpy(self._totals.sum(0))
 
     def spread(self) -> Tensor:
         """Variance, ``(bins, K)``, of gaps of drawn labels, where samples have groups."""
         assert self._spread is not None  # noqa: S101 - groups were given
-        spread = self._spread.clone()
+        spread = self._spread.copy()
         spread[0] += self._squares - spread.sum(0)
-        return spread.clamp(min=0)
+        return torch.from_numpy(spread.clip(min=0))
 
 
-def _scatter(sums: Tensor, places: Tensor, amounts: Tensor) -> None:
+def _scatter(sums: Doubles, places: Integers, amounts: Doubles) -> None:
     """Add amounts to sums at their places, counted as if the sums were in one row."""
-    sums.view(-1).scatter_add_(0, places, amounts)
-
-
-def _quotients(places: Tensor, divisor: int) -> Tensor:
-    """Rounded down."""
-    if places.device.type == "cpu":  # Numpy divides by one number ten times as fast.
-        return torch.from_numpy(places.numpy() // divisor)
-    return places // divisor
+    torch.from_numpy(sums).view(-1).scatter_add_(0, torch.from_numpy(places), torch.from_numpy(amounts))
 
 
 def class_gaps(given: Predictions, bins: int) -> ClassGaps:
@@ -317,15 +317,3 @@ def adaptive_gaps(cells: ClassCells, labels: Tensor, bins: int, weights: Tensor 
         each *= weights
     gaps = torch.bincount(at.flatten(), each.flatten(), minlength=len(rows) * (bins + 1))
     return gaps.view(len(rows), bins + 1)[:, :bins]
-
-
-def _above(probs: Tensor, threshold: float) -> Tensor:
-    """Flat positions of the entries above ``threshold``, which is compared as the float64 it is."""
-    if probs.device.type != "cpu":
-        return (probs.reshape(-1).double() > threshold).nonzero()[:, 0]
-    values = probs.numpy()
-    limit = values.dtype.type(threshold)
-    if float(limit) > threshold:  # rounded up: the next smaller one has the same entries above it
-        limit = np.nextafter(limit, values.dtype.type(0))
-    # Torch's nonzero takes twice as long.
-    return torch.from_numpy(np.flatnonzero(values > limit))

@@ -21,7 +21,6 @@ from macc.metrics.inputs import (
     check_confidence,
     check_resamples,
     counted,
-    on_cpu,
     predictions,
     score_rows,
 )
@@ -190,7 +189,7 @@ def compare(
         )
     else:
         sampled: list[dict[str, Sampled]] = []
-        a, b = (on_cpu(predictions(probs, labels, **options)) for probs in (probs_a, probs_b))
+        a, b = (predictions(probs, labels, **options) for probs in (probs_a, probs_b))
         if a.num_classes != b.num_classes:
             raise ValueError(f"A has {a.num_classes} classes and B has {b.num_classes}; they must agree")
         counts = counted(weights, a.num_samples)
@@ -228,7 +227,7 @@ def sampled_means(
     wanted = {name: registry()[name] for name in metrics}
     with torch.device("cpu"):  # whatever the default device is
         for probs, labels in sets:
-            given = on_cpu(predictions(probs, labels, from_logits=from_logits, normalise=False))
+            given = predictions(probs, labels, from_logits=from_logits, normalise=False)
             resampling = Resampling(given.num_samples, resamples, seed)
             draws = Draws(given, bins=bins, resampling=resampling, metrics=wanted.values())
             found.append({name: metric.sample(draws) for name, metric in wanted.items()})

@@ -39,7 +39,7 @@ def as_answers(labels: Any) -> Any:
 
 
 def claimed(given: Predictions, *, answers: bool) -> TopLabels:
-    """The confidence of each sample and whether it is right, on the CPU: of the predicted class, or
+    """The confidence of each sample and whether it is right: of the predicted class, or
     of answers.
 
     Example:
@@ -49,8 +49,7 @@ def claimed(given: Predictions, *, answers: bool) -> TopLabels:
     """
     if answers and given.num_classes != 2:
         raise ValueError(f"answers have one confidence each, shape (N,), got {given.num_classes} columns")
-    found = class_labels(given.blocks(), 1) if answers else top_labels(given.blocks())
-    return TopLabels(*(part.cpu() for part in found))
+    return class_labels(given.blocks(), 1) if answers else top_labels(given.blocks())
 
 
 def metrics_of_answers(names: Iterable[str] | None = None, *, streamed: bool = False) -> list[str]:

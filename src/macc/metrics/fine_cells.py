@@ -58,13 +58,16 @@ class CellCounts:
 
     def add(self, block: Block) -> None:
         """Take in the rows of one block."""
-        cells = fine_cells(block.probs.cpu().numpy(), self._per_octave)
+        cells = fine_cells(block.probs, self._per_octave)
         cells += np.arange(cells.shape[1]) * self.all.shape[1]
-        own = np.take_along_axis(cells, block.labels.cpu().numpy()[:, None], axis=1)
-        weights = None if block.weights is None else block.weights.cpu().numpy()
+        own = np.take_along_axis(cells, block.labels[:, None], axis=1)
         for counts, found in ((self.all, cells), (self.hits, own)):
-            each = None if weights is None else weights.repeat(found.shape[1])
-            counts += np.bincount(found.ravel(), each, minlength=counts.size).reshape(counts.shape)
+            each = np.ones(found.size, counts.dtype)
+            if block.weights is not None:
+                each = block.weights.repeat(found.shape[1])
+            # Not bincount, whose result is as large as all counts.
+            places = torch.from_numpy(found.reshape(-1))
+            torch.from_numpy(counts).view(-1).scatter_add_(0, places, torch.from_numpy(each))
 
 
 @dataclass(frozen=True)

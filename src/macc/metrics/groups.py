@@ -31,7 +31,6 @@ from macc.metrics.inputs import (
     check_confidence,
     check_resamples,
     counted,
-    on_cpu,
     predictions,
 )
 from macc.metrics.intervals import Estimate
@@ -168,7 +167,7 @@ def evaluate_groups(
     check_confidence(confidence)
     check_resamples(resamples)
     given = predictions(probs, named_labels(labels, classes), from_logits=from_logits, normalise=normalise)
-    given, of_each = on_cpu(given).check(), _one_each(groups, given.num_samples)
+    given, of_each = given.check(), _one_each(groups, given.num_samples)
     counts = counted(weights, given.num_samples)
     if counts is not None:
         given, of_each = given.chosen(counts), counts.of(of_each)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from macc.metrics.blocks import Block, memory, row_sums, rows_at_once
+from macc.metrics.blocks import Block, Rows, memory, rows_at_once
 from macc.metrics.refusals import InputError
 
 Array: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
@@ -22,7 +22,7 @@ MOST_REPEATED = 100_000_000
 
 @dataclass(frozen=True)
 class Predictions:
-    """Scores ``(N, K)`` and labels ``(N,)`` whose shapes, types and labels are known to be good.
+    """Scores ``(N, K)`` and labels ``(N,)`` on the CPU, of good shapes, types and labels.
 
     The values of the scores are checked by :meth:`blocks` while it converts them, because reading a
     large matrix a second time would cost as much as most metrics do, or before by :meth:`check`.
@@ -59,28 +59,32 @@ class Predictions:
 
     def blocks(self) -> Iterator[Block]:
         """Yield all rows in order, a block at a time."""
-        rows = rows_at_once(self.num_samples, self.num_classes, self.scores.device)
-        with memory(rows * self.num_classes, self.scores.device) as flat:
+        rows = rows_at_once(self.num_samples, self.num_classes)
+        labels, weights = self.labels.numpy(), None if self.weights is None else self.weights.numpy()
+        with memory(rows * self.num_classes) as flat:
             for start in range(0, self.num_samples, rows):
                 some = slice(start, start + rows)
-                scores = self.scores[some] if self.checked else self._check(self.scores[some], start)
+                found = self.rows(some)
                 yield Block(
-                    scores,
-                    self.labels[some],
-                    None if self.weights is None else self.weights[some],
-                    flat[: scores.numel()].view(scores.shape),
+                    found,
+                    labels[some],
+                    None if weights is None else weights[some],
+                    flat[: found.values.size],
                     from_logits=self.from_logits,
                     normalise=self.normalise,
                 )
+
+    def rows(self, some: slice) -> Rows:
+        """The checked scores of some samples."""
+        given = Rows.of_scores(self.scores[some])
+        return given if self.checked else self._check(given, some.start or 0)
 
     def chosen(self, counts: "Counted | None") -> "Predictions":
         """The samples that count, as often as they do; checked first: errors name rows as given."""
         if counts is None:
             return self
-        rows = counts.rows.to(self.scores.device)
-        given = self.check()
-        weights = None if counts.weights is None else counts.weights.to(self.scores.device)
-        return replace(given, scores=given.scores[rows], labels=given.labels[rows], weights=weights)
+        given, rows = self.check(), counts.rows
+        return replace(given, scores=given.scores[rows], labels=given.labels[rows], weights=counts.weights)
 
     def part(self, kept: Tensor) -> "Predictions":
         """Some samples, ``(N,)`` booleans; relative weights are scaled to their new number."""
@@ -101,66 +105,67 @@ class Predictions:
         probs = self.scores.new_empty(self.scores.shape, dtype=torch.float64)
         start = 0
         for block in self.blocks():
-            probs[start : start + len(block.labels)] = block.probs
-            start += len(block.labels)
+            probs[start : start + len(block)] = torch.from_numpy(block.probs)
+            start += len(block)
         return probs
 
     def check(self) -> "Predictions":
         """These predictions, the values of all scores known to be good."""
         scores = self.scores
         if not self.checked:
-            rows = rows_at_once(self.num_samples, self.num_classes, scores.device)
+            rows = rows_at_once(self.num_samples, self.num_classes)
             for start in range(0, self.num_samples, rows):
-                given = self.scores[start : start + rows]
-                block = self._check(given, start)
-                if block is not given:
+                given = Rows.of_scores(self.scores[start : start + rows])
+                found = self._check(given, start)
+                if found is not given:
                     scores = scores.clone() if scores is self.scores else scores
-                    scores[start : start + rows] = block
-        return replace(self, scores=scores, checked=True)
+                    scores[start : start + rows] = torch.from_numpy(found.scores)
+        return Predictions(scores, self.labels, self.from_logits, self.normalise, True, self.weights)
 
-    def _check(self, given: Tensor, start: int) -> Tensor:
+    def _check(self, given: Rows, start: int) -> Rows:
         """Refuse rows that are no distributions; comparisons are written so that a NaN fails too.
 
         A row may sum to a little more than 1, and a single entry then be more than 1: it comes back
         as 1, so that no metric leaves its range.
         """
-        scores = given.float() if given.dtype in (torch.float16, torch.bfloat16) else given
         if self.from_logits:
-            highest = scores.amax(1)
-            if not bool(highest.isfinite().all()):
-                self._refuse_not_finite(start + int((~highest.isfinite()).nonzero()[0, 0]))
+            highest = given.highest
+            if not np.isfinite(highest).all():
+                self._refuse_not_finite(start + int((~np.isfinite(highest)).argmax()))
             return given
-        lowest, highest = torch.aminmax(scores)
-        if bool(lowest < 0):
-            row, column = _first(scores < 0)
+        if given.lowest < 0:
+            scores = given.scores
+            row, column = divmod(int((scores < 0).argmax()), self.num_classes)
             raise InputError(
                 lambda words: (
-                    f"{words.entry('probs', start + row, column)} is {scores[row, column].item():.6g}, and a "
+                    f"{words.entry('probs', start + row, column)} is {scores[row, column]:.6g}, and a "
                     f"probability is never negative; {words.declare_logits} if these are logits"
                 )
             )
         if self.normalise:
-            sums = scores.sum(1, dtype=torch.float64)
-            if not bool(((sums > 0) & sums.isfinite()).all()):
-                row = int((~((sums > 0) & sums.isfinite())).nonzero()[0, 0])
+            sums = given.scores.sum(axis=1, dtype=np.float64)
+            good = (sums > 0) & np.isfinite(sums)
+            if not good.all():
+                row = int((~good).argmax())
                 raise InputError(
                     lambda words: (
-                        f"{words.total('probs', start + row)} to {sums[row].item():.6g} and cannot be normalised; "
+                        f"{words.total('probs', start + row)} to {sums[row]:.6g} and cannot be normalised; "
                         "remove the sample or repair what wrote it"
                     )
                 )
             return given
-        sums = row_sums(scores)
+        sums = given.sums
         tolerance = self._tolerance()
-        smallest, largest = torch.aminmax(sums)
-        if bool((smallest >= 1 - tolerance) & (largest <= 1 + tolerance)):
-            return given.clamp(max=1) if bool(highest > 1) else given
-        row = int((~((sums - 1).abs() <= tolerance)).nonzero()[0, 0])
-        if not bool(scores[row].isfinite().all()):
+        if sums.min() >= 1 - tolerance and sums.max() <= 1 + tolerance:
+            if given.most <= 1:
+                return given
+            return Rows(given.values.clip(max=1), turned=given.turned)
+        row = int((~(np.abs(sums - 1) <= tolerance)).argmax())
+        if not np.isfinite(given.scores[row]).all():
             self._refuse_not_finite(start + row)
         raise InputError(
             lambda words: (
-                f"{words.total('probs', start + row)} to {sums[row].item():.6g}, not 1; {words.declare_logits} "
+                f"{words.total('probs', start + row)} to {sums[row]:.6g}, not 1; {words.declare_logits} "
                 f"if these are logits, or {words.rescale} to rescale rows{words.more_columns} (scores of several "
                 "labels per sample are not a distribution over classes)"
             )
@@ -192,12 +197,6 @@ class ReadAs(TypedDict, total=False):
     weights: Array | None
 
 
-def on_cpu(given: Predictions) -> Predictions:
-    """Resampling draws its numbers on the CPU, so that a seed means the same everywhere."""
-    weights = None if given.weights is None else given.weights.cpu()
-    return replace(given, scores=given.scores.cpu(), labels=given.labels.cpu(), weights=weights)
-
-
 def predictions(
     probs: Array,
     labels: Array,
@@ -227,8 +226,8 @@ def predictions(
                 "that sum to 1"
             )
         )
-    scores = score_rows(probs, from_logits=from_logits)
-    targets = as_tensor(labels, "labels")
+    scores = score_rows(probs, from_logits=from_logits).cpu()
+    targets = as_tensor(labels, "labels").cpu()
     if targets.is_floating_point() or targets.is_complex():
         raise ValueError(
             f"labels must be integer class indices, got {_dtype_name(targets)}; "
@@ -241,10 +240,9 @@ def predictions(
         )
     if len(scores) != len(targets):
         raise ValueError(f"{name} has {len(scores)} samples and labels has {len(targets)}; they must pair up")
-    targets = targets.to(device=scores.device, dtype=torch.int64)
+    targets = targets.to(torch.int64)
     num_classes = scores.shape[1]
-    least, most = torch.aminmax(targets)
-    if int(least) < 0 or int(most) >= num_classes:
+    if targets.numpy().view(np.uint64).max() >= num_classes:  # which a negative number is too
         at = int(((targets < 0) | (targets >= num_classes)).nonzero()[0, 0])
         raise ValueError(
             f"labels must lie in [0, {num_classes - 1}] for {num_classes} classes, "
@@ -256,7 +254,7 @@ def predictions(
 
 def _weighted(given: Predictions, weights: Array) -> Predictions:
     """The samples that count, with their weights."""
-    values = sample_weights(weights, given.num_samples).to(given.scores.device)
+    values = sample_weights(weights, given.num_samples).cpu()
     there = values > 0
     if not bool(there.all()):
         # Checked before rows are left out, so that errors name the rows as they were given.

@@ -24,7 +24,6 @@ from macc.metrics.inputs import (
     check_confidence,
     check_resamples,
     counted,
-    on_cpu,
     predictions,
 )
 from macc.metrics.intervals import Estimate, Gaps, Ordinary, Sampled
@@ -162,7 +161,7 @@ def evaluate_labels(
     found: dict[str, list[Sampled]] = {name: [] for name in wanted}
     rows = []
     for column, name in enumerate(called):
-        given = on_cpu(predictions(scores[:, column], targets[:, column], from_logits=from_logits))
+        given = predictions(scores[:, column], targets[:, column], from_logits=from_logits)
         given = replace(given, weights=each_counts)
         with torch.device("cpu"):  # whatever the default device is
             draws = Draws(given, bins=bins, resampling=resampling)

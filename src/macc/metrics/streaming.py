@@ -22,6 +22,7 @@ from macc.metrics._report import weights_note as weights_note
 from macc.metrics._resampling.groups import GroupDraws
 from macc.metrics._scores import auroc
 from macc.metrics.binning import TopBins
+from macc.metrics.blocks import Floats, Integers, Rows
 from macc.metrics.dense import as_pixels, kept_weights
 from macc.metrics.inputs import (
     Array,
@@ -41,8 +42,8 @@ from macc.tables import number, thousands
 from macc.words import documented
 
 # Beyond the work itself a pass costs as much for few samples as for many, so small batches wait in
-# up to 16 MB.
-_WAITING_ELEMENTS = 2**21
+# 1 MB, and in 16 MB where a pass fills the sums of many groups.
+_WAITING_ELEMENTS, _WAITING_FOR_GROUPS = 2**18, 2**21
 # With intervals, more bins of all classes would take gigabytes.
 _MOST_CLASS_BINS = 2**18
 
@@ -50,41 +51,45 @@ _MOST_CLASS_BINS = 2**18
 class Waiting:
     """Copies of small checked batches, not yet in the sums, in memory that is used again."""
 
-    def __init__(self, num_classes: int):
-        self.capacity = _WAITING_ELEMENTS // num_classes
+    def __init__(self, num_classes: int, *, grouped: bool):
+        self.capacity = (_WAITING_FOR_GROUPS if grouped else _WAITING_ELEMENTS) // num_classes
         self.count = 0
-        self._scores = torch.empty(0, num_classes)
-        self._labels = torch.empty(0, dtype=torch.int64)
-        self._all: Predictions | None = None
+        self._values: Floats = np.empty((0, 0))
+        self._labels: Integers = np.empty(0, dtype=np.int64)
+        self._turned = False
+        self._last: Predictions | None = None
 
-    def put(self, given: Predictions) -> bool:
-        """Take in a batch, unless there is no room for it or others like it do not wait."""
-        if self.count + given.num_samples > self.capacity:
+    def put(self, given: Predictions, rows: Rows) -> bool:
+        """Take in a batch and its checked rows, unless there is no room for it or others like it do
+        not wait.
+        """
+        start, values = self.count, rows.values
+        end = start + len(rows)
+        if end > self.capacity:
             return False
-        scores = given.scores
-        if (self._scores.dtype, self._scores.device, len(self._scores)) != (
-            scores.dtype,
-            scores.device,
-            self.capacity,
-        ):
-            if self.count:
+        shape = (len(values), self.capacity) if rows.turned else (self.capacity, values.shape[1])
+        if self._values.dtype != values.dtype or self._values.shape != shape:
+            if start:
                 return False
-            with torch.inference_mode(False):
-                self._scores = scores.new_empty(self.capacity, scores.shape[1])
-                self._labels = given.labels.new_empty(self.capacity)
-        end = self.count + given.num_samples
-        self._scores[self.count : end] = scores
-        self._labels[self.count : end] = given.labels
-        self.count = end
-        self._all = replace(given, scores=self._scores, labels=self._labels)
+            self._values, self._labels = np.empty(shape, values.dtype), np.empty(self.capacity, np.int64)
+        place = (slice(None), slice(start, end)) if rows.turned else slice(start, end)
+        self._values[place] = values
+        self._labels[start:end] = given.labels.numpy()
+        self.count, self._last, self._turned = end, given, rows.turned
         return True
 
     def take(self) -> Predictions | None:
         """All that waits, which then no longer does."""
         count, self.count = self.count, 0
-        if self._all is None or count == 0:
+        if self._last is None or count == 0:
             return None
-        return replace(self._all, scores=self._scores[:count], labels=self._labels[:count])
+        scores = self._values.T if self._turned else self._values
+        return replace(
+            self._last,
+            scores=torch.from_numpy(scores[:count]),
+            labels=torch.from_numpy(self._labels[:count]),
+            checked=True,
+        )
 
 
 @documented
@@ -148,7 +153,7 @@ class Calibration:
         self.positive = positive_index(positive, self.classes)
         self.seed, self.from_logits, self.normalise, self.sync = seed, from_logits, normalise, sync
         self.relative_weights = relative_weights
-        self._waiting = Waiting(num_classes)
+        self._waiting = Waiting(num_classes, grouped=intervals)
         self.reset()
 
     @property
@@ -181,7 +186,8 @@ class Calibration:
         images = pixels.images
         if len(pixels.labels) == 0 and images is not None:
             return
-        if self.num_samples and self._of_images != (images is not None):
+        only_rows = images is None and self._waiting.count  # maps do not wait
+        if not only_rows and self.num_samples and self._of_images != (images is not None):
             raise ValueError("one Calibration takes maps (N, K, H, W) or rows (N, K), not both; make another")
         given = predictions(
             pixels.scores, pixels.labels, from_logits=self.from_logits, normalise=self.normalise
@@ -201,15 +207,16 @@ class Calibration:
             except InputError as error:
                 raise error.of_pixels(pixels.place) from None
             return
-        if given.num_samples > self._waiting.capacity:
+        if 2 * given.num_samples > self._waiting.capacity:
             self.sums().add(given, self._random)
-            return
-        self._wait(given.check())
+        else:
+            self._wait(given)
 
     def _wait(self, given: Predictions) -> None:
-        if not self._waiting.put(given):
+        rows = given.rows(slice(None))
+        if not self._waiting.put(given, rows):
             self.sums()
-            self._waiting.put(given)
+            self._waiting.put(given, rows)
 
     def _add_weighted(self, given: Predictions, weights: Tensor) -> None:
         """Add checked samples; those of whole weights are repeated, a few at a time."""
@@ -354,7 +361,7 @@ class Calibration:
     def __getstate__(self) -> dict[str, Any]:
         """The sums of everything, and no batch: what is sent to other processes is small."""
         self.sums()
-        return {**vars(self), "_waiting": Waiting(self.num_classes)}
+        return {**vars(self), "_waiting": Waiting(self.num_classes, grouped=self.intervals)}
 
     def _all_processes(self) -> Sums:
         sums, distributed = self.sums(), torch.distributed

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,12 +23,11 @@ from macc.metrics._scores import squared_distances
 from macc.metrics.binning import (
     ClassGaps,
     TopBins,
-    TopLabels,
-    bin_index,
+    bin_sums,
     effective_sizes,
-    top_bins,
-    top_of_block,
+    width_index,
 )
+from macc.metrics.blocks import Block, Doubles, Floats, Integers
 from macc.metrics.fine_cells import BinnedArea, CellCounts, cells_per_octave, num_cells
 from macc.metrics.inputs import Predictions
 
@@ -37,6 +37,20 @@ GROUPS = 1024
 # Sums of every group, bin and class: groups are fewer where classes are many, 32 MB at most.
 _CLASS_SUMS = 2**22
 _FEWEST_CLASS_GROUPS = 64
+
+# What blocks are summed into at once; the rest is kept by those that sum it.
+_BY_SAMPLE = {
+    "scores",
+    "top",
+    "weights",
+    "positive",
+    "positive_brier",
+    "top_gaps",
+    "positive_gaps",
+    "by_outcome",
+    "class_samples",
+    "class_weights",
+}
 
 # What is kept by group, and what by group of the classes' gaps.
 _BY_GROUP = ("scores", "top_gaps", "positive_gaps", "positive_brier")
@@ -126,96 +140,101 @@ class Sums:
             images: ``(N,)`` numbers from 0 on of the images that samples are pixels of: those of
                 one share a group.
         """
-        start, of_image, weights = 0, None, None if given.weights is None else given.weights.cpu()
+        start, of_image = 0, None
         if images is not None and random is not None:
             of_image = random.integers(self.groups, size=int(images.max()) + 1)
         class_groups = len(self.parts["class_gaps"])
         gaps = ClassGaps(self.num_classes, self.bins, class_groups)
-        cells = None if self.groups == 1 else CellCounts(self.num_classes, weighted=weights is not None)
-        tops, ones, scores, groups = [], [], [], []
+        cells = None if self.groups == 1 else CellCounts(self.num_classes, weighted=given.weights is not None)
+        # Added at the end, when all values are known to be good.
+        new = {name: np.zeros(self.parts[name].shape) for name in _BY_SAMPLE & self.parts.keys()}
         for block in given.blocks():
             group = None
             if cells is not None and random is not None:
-                end = start + len(block.labels)
+                end = start + len(block)
                 if of_image is None or images is None:
-                    group = torch.from_numpy(random.integers(self.groups, size=end - start))
+                    group = random.integers(self.groups, size=end - start)
                 else:
-                    group = torch.from_numpy(of_image)[images[start:end]]
+                    group = of_image[images[start:end].numpy()]
                 start = end
-                groups.append(group)
                 cells.add(block)
             gaps.add(block, None if group is None else group % class_groups)
-            tops.append(top_of_block(block))
-            scores.append((block.log_likelihood, squared_distances(block)))
-            if self.positive_class is not None:
-                ones.append(block.given[:, self.positive_class].double())
-        grouped = torch.cat(groups) if groups else None
-        parts, top = self.parts, TopLabels(*(torch.cat(part).cpu() for part in zip(*tops, strict=True)))
-        log_likelihood, distances = (torch.cat(part).cpu() for part in zip(*scores, strict=True))
-        infinite = log_likelihood.isinf()
-        each = (
-            torch.ones_like(distances),
-            top.correct,
-            -log_likelihood.masked_fill(infinite, 0.0),
-            distances,
-        )
-        sums = [self._by_group(values, grouped, weights) for values in each]
-        parts["scores"] += torch.stack([*sums, self._by_group(infinite.double(), grouped)], dim=1)
+            self._add_block(new, block, group)
+        parts = self.parts
+        for name, sums in new.items():
+            parts[name] += torch.from_numpy(sums)
         if images is not None:
             parts["images"] += len(torch.unique(images))
         parts["class_gaps"] += gaps.by_group()
-        self._add_bins("top", top, grouped, weights)
-        each_weight = torch.ones_like(top.correct) if weights is None else weights
-        relative = 0 if weights is None else len(weights)
-        parts["weights"] += torch.tensor(
-            [float(each_weight.square().sum()), len(each_weight), relative, 0],
-            dtype=torch.float64,
-            device="cpu",  # whatever the default device is
-        )
-        if self.positive_class is not None:
-            one = TopLabels(torch.cat(ones).cpu(), (given.labels == self.positive_class).double().cpu())
-            self._add_bins("positive", one, grouped, weights)
-            squared = (one.confidence - one.correct).square()
-            parts["positive_brier"] += self._by_group(squared, grouped, weights)
-        if cells is not None and grouped is not None:
-            by_outcome = scores_by_outcome(top.confidence, self.num_classes)
-            parts["by_outcome"] += by_outcome.sum(-1) if weights is None else by_outcome @ weights
-            parts["class_samples"] += torch.bincount(grouped % class_groups, weights, minlength=class_groups)
-            labels = given.labels.cpu()
-            parts["class_weights"] += torch.stack(
-                [
-                    torch.bincount(labels, of, minlength=self.num_classes)
-                    for of in (None, each_weight.square())
-                ]
-            )
+        if cells is not None:
             parts["class_null"] += gaps.spread()
             parts["totals"] += gaps.totals()
             parts["hits"] += torch.from_numpy(cells.hits)
             parts["all"] += torch.from_numpy(cells.all)
 
+    def _add_block(self, new: dict[str, Doubles], block: Block, group: Integers | None) -> None:
+        """Add the sums over the samples of a block, and over those of each group."""
+        weights, confidence = block.weights, block.rows.highest
+        log_likelihood, distances = block.log_likelihood, squared_distances(block)
+        infinite = np.isinf(log_likelihood)
+        each = np.ones(len(block)) if weights is None else weights
+        for column, values in enumerate(
+            (each, block.right, -np.where(infinite, 0, log_likelihood), distances, infinite)
+        ):
+            weighed = values if weights is None or column in (0, 4) else values * weights
+            new["scores"][:, column] += self._by_group(weighed, group)
+        self._add_bins(new, "top", confidence, block.right, group, weights)
+        squares = each if weights is None else weights**2
+        relative = 0 if weights is None else len(weights)
+        new["weights"] += squares.sum(), len(block), relative, 0
+        if self.positive_class is not None:
+            chance, is_one = block.of_class(self.positive_class), block.labels == self.positive_class
+            self._add_bins(new, "positive", chance, is_one, group, weights)
+            squared = (chance - is_one) ** 2
+            new["positive_brier"] += self._by_group(squared if weights is None else squared * weights, group)
+        if group is not None:
+            by_outcome = scores_by_outcome(torch.from_numpy(block.confidence), self.num_classes).numpy()
+            new["by_outcome"] += by_outcome.sum(-1) if weights is None else by_outcome @ weights
+            class_groups = len(new["class_samples"])
+            new["class_samples"] += np.bincount(group % class_groups, weights, minlength=class_groups)
+            for row, of in enumerate((None, squares)):
+                new["class_weights"][row] += np.bincount(block.labels, of, minlength=self.num_classes)
+
     def repeated(self, samples: int) -> None:
         """Take note that so many of all samples are others repeated."""
         self.parts["weights"][3] += samples
 
-    def _add_bins(self, name: str, samples: TopLabels, group: Tensor | None, weights: Tensor | None) -> None:
+    def _add_bins(
+        self,
+        new: dict[str, Doubles],
+        name: str,
+        confidence: Floats,
+        right: npt.NDArray[np.bool_],
+        group: Integers | None,
+        weights: Doubles | None,
+    ) -> None:
         """Gaps of every group and bin; counts, sums and variances of every bin."""
-        bins, confidence = self.bins, samples.confidence
-        at = bin_index(confidence, bins)
-        summed = top_bins(samples, at, bins, weights)
-        variance, gap = confidence * (1 - confidence), samples.correct - confidence
-        squares = summed.samples
+        bins = self.bins
+        at = width_index(confidence, bins)
+        confidence = confidence.astype(np.float64)
+        summed = bin_sums(at, confidence, right, bins, weights)
+        variance, gap = confidence * (1 - confidence), right - confidence
+        squares = summed[0]
         if weights is not None:
-            variance, gap = variance * weights.square(), gap * weights
-            squares = torch.bincount(at, weights.square(), minlength=bins)
-        variance = torch.bincount(at, variance, minlength=bins)
-        self.parts[name] += torch.stack([*summed, variance, squares])
+            variance, gap = variance * weights**2, gap * weights
+            squares = np.bincount(at, weights**2, minlength=bins)
+        new[name][:3] += summed
+        new[name][3] += np.bincount(at, variance, minlength=bins)
+        new[name][4] += squares
         if group is not None:
-            gaps = torch.bincount(group * bins + at, gap, minlength=self.groups * bins)
-            self.parts[f"{name}_gaps"] += gaps.view(self.groups, bins)
+            at += group * bins
+            gaps = np.bincount(at, gap, minlength=self.groups * bins)
+            new[f"{name}_gaps"] += gaps.reshape(self.groups, bins)
 
-    def _by_group(self, values: Tensor, group: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        values = values if weights is None else values * weights
-        return values.sum()[None] if group is None else torch.bincount(group, values, minlength=self.groups)
+    def _by_group(self, values: npt.NDArray[Any], group: Integers | None) -> Any:
+        if group is None:
+            return np.count_nonzero(values) if values.dtype == np.bool_ else values.sum()
+        return np.bincount(group, values, minlength=self.groups)
 
     def merge(self, other: "Sums", random: np.random.Generator) -> None:
         """Add other sums, their groups numbered anew at random.

@@ -61,7 +61,7 @@ class TopCells:
         ordered = torch.from_numpy(np.sort(confidence.numpy()))  # ten times as fast as torch's
         cuts = torch.arange(1, _CELLS) * len(ordered) // _CELLS
         grid = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
-        edges = torch.cat([inner_edges(self._bins, ordered.device), grid, ordered[cuts]]).sort().values
+        edges = torch.cat([inner_edges(self._bins), grid, ordered[cuts]]).sort().values
         cell = torch.bucketize(confidence, edges)
         filled = torch.bincount(cell, minlength=len(edges) + 1) > 0
         return (filled.cumsum(0) - 1)[cell]

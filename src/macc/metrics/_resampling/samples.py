@@ -124,7 +124,9 @@ class Resampling:
         drawn = []
         for block in given.blocks():
             # Rounding must not draw a class beyond the last: rows sum to 1 only nearly.
-            for cumulative in torch.split(block.probs.cumsum(1), max(1, CHUNK_ELEMENTS // draws)):
+            for cumulative in torch.split(
+                torch.from_numpy(block.probs.cumsum(1)), max(1, CHUNK_ELEMENTS // draws)
+            ):
                 shape = len(cumulative), draws
                 uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
                 labels = torch.searchsorted(cumulative, uniform.mul_(cumulative[:, -1:]))
