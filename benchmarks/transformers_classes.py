@@ -170,12 +170,22 @@ def batches(model: Any, task: str) -> list[dict[str, Any]]:
     return [{"pixel_values": torch.randn(2, getattr(config, "num_channels", 3), height, width)}]
 
 
+def weightless(name: str) -> Any:
+    """A model of the class on the meta device, where weights take no memory."""
+    with torch.device("meta"):
+        return getattr(transformers, name)(configured(name, small=False))
+
+
+def taken(model: Any) -> str:
+    """The layer that an attached model has as its head."""
+    return next(where for where, module in model.named_modules() if isinstance(module, macc.MCDropoutLinear))
+
+
 def tried(name: str, task: str) -> Outcome:
     """Attach to a model of the class and train it for a step."""
     kind = getattr(transformers, name)
     try:
-        with torch.device("meta"):  # where weights take no memory
-            model = kind(configured(name, small=False))
+        model = weightless(name)
     except ImportError as error:
         library = re.search(r"requires the (\w+) library", str(error))
         return Outcome(
@@ -188,7 +198,7 @@ def tried(name: str, task: str) -> Outcome:
     except ValueError as error:
         unclear = str(error).startswith("cannot tell")
         return with_example(name, task) if unclear else Outcome(name, False, _short(error))
-    layer = next(where for where, module in model.named_modules() if isinstance(module, macc.MCDropoutLinear))
+    layer = taken(model)
     reason = ""
     for small in (True, False):
         try:

@@ -4,6 +4,7 @@ not downloaded.
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +213,12 @@ def test_a_penalty_batch_that_means_nothing_is_refused():
         ours.loss(losses.CrossEntropy() + losses.MACC(), penalty_batch=0)
 
 
+def test_a_criterion_can_be_had_by_its_text():
+    assert repr(ours.loss("Focal(gamma=2) + MACC").criterion) == "Focal(gamma=2) + MACC"
+    with pytest.raises(ValueError, match="did you mean 'MACC'"):
+        ours.loss("CrossEntropy + MAC")
+
+
 def test_warm_up_counts_steps_and_resumes_where_it_was(tmp_path):
     shares = []
 
@@ -317,6 +324,24 @@ def test_the_page_lists_the_classes_that_transformers_has():
 
     there = {name for task in transformers_classes.TASKS for name in transformers_classes.classes(task)}
     assert transformers_classes.listed(page) == there
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_class_is_attached_to_or_refused_as_the_page_says():
+    """Built with a tiny configuration, on the meta device; the sample below also trains."""
+    page = transformers_classes.PAGE.read_text()
+    if transformers.__version__ not in page:
+        pytest.skip("the page was written with another version of transformers")
+    served, rest = page.split("## Refused")
+    computing = re.findall(r"- (\w+): computes with the logits after", rest)  # what the forward pass shows
+    for name in sorted(transformers_classes.listed(page)):
+        try:
+            line = f"`{transformers_classes.taken(macc.attach(transformers_classes.weightless(name)))}`"
+        except Exception:
+            line = "with `example=batch`"
+        there = f"- {name}: {line}\n" in served
+
+        assert there or name in computing or (line.startswith("with") and f"- {name}: " in rest), (name, line)
 
 
 @pytest.mark.parametrize(

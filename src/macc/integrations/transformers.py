@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from macc.heads import LogitMoments, logits_in
-from macc.losses import BatchPenalty, Criterion, Penalty
+from macc.losses import BatchPenalty, Criterion, Penalty, parse
 from macc.metrics import evaluate, evaluate_labels, headline
 from macc.metrics.intervals import Estimate
 from macc.metrics.labels import of_label
@@ -24,7 +24,7 @@ except ImportError as error:
     ) from error
 
 
-def loss(criterion: nn.Module, *, penalty_batch: int | None = None) -> "TrainerLoss":
+def loss(criterion: nn.Module | str, *, penalty_batch: int | None = None) -> "TrainerLoss":
     """A criterion as ``compute_loss_func`` of a Trainer.
 
     The Trainer adds up the losses of accumulated batches, and the mean of each is weighted by its
@@ -35,7 +35,8 @@ def loss(criterion: nn.Module, *, penalty_batch: int | None = None) -> "TrainerL
     gradient.
 
     Args:
-        criterion: A criterion of :mod:`macc.losses`, or any module of logits and labels.
+        criterion: A criterion of :mod:`macc.losses` or its text, or any module of logits and
+            labels.
         penalty_batch: Number of samples that batch statistics are made of; one batch by default.
 
     Returns:
@@ -48,7 +49,7 @@ def loss(criterion: nn.Module, *, penalty_batch: int | None = None) -> "TrainerL
         >>> compute = transformers.loss(losses.CrossEntropy() + losses.MACC(warmup=500), penalty_batch=64)
         >>> # Trainer(model=macc.attach(model), compute_loss_func=compute, callbacks=[compute], …)
     """
-    return TrainerLoss(criterion, penalty_batch)
+    return TrainerLoss(parse(criterion) if isinstance(criterion, str) else criterion, penalty_batch)
 
 
 class TrainerLoss(TrainerCallback):
