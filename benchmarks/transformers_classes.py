@@ -178,7 +178,9 @@ def weightless(name: str) -> Any:
 
 def taken(model: Any) -> str:
     """The layer that an attached model has as its head."""
-    return next(where for where, module in model.named_modules() if isinstance(module, macc.MCDropoutLinear))
+    return next(
+        str(where) for where, module in model.named_modules() if isinstance(module, macc.MCDropoutLinear)
+    )
 
 
 def tried(name: str, task: str) -> Outcome:
