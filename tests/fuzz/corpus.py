@@ -177,6 +177,11 @@ CORPUS = {
         "m.json",
         lambda shop: tampered(shop, "by_stream", "main", "evidence", "rows", value=2**63, file="m.json"),
     ),
+    "a window beyond all numbers": (
+        "monitor_state",
+        "m.json",
+        lambda shop: tampered(shop, "window", value=10**400, file="m.json"),
+    ),
     "evidence beyond all numbers": (
         "monitor_state",
         "m.json",

@@ -51,10 +51,15 @@ def read_json(path: Path, what: str, *, largest: int) -> Any:
     except UnicodeDecodeError:
         raise ValueError(f"{name} is not {what}: it is no text") from None
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return parse(text)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"{name} is not {what}: {reason}") from None
+
+
+def parse(text: str) -> Any:
+    """A JSON text that nobody vouches for, whose numbers numpy can hold."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_int=_whole)
 
 
 def read_mapping(path: Path, cure: str) -> dict[str, Any]:
@@ -73,6 +78,12 @@ def read_mapping(path: Path, cure: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} is damaged (it holds no mapping)")
     return found
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{shown(text, 30)} needs more than 64 bits")
+    return int(text)
 
 
 def _refuse_constant(text: str) -> None:

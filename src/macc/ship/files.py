@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from macc import __version__, posthoc
-from macc.io.json import finite
+from macc.io.json import finite, parse
 from macc.io.writing import write_whole
 from macc.posthoc import Calibrator, Sets, Threshold
 from macc.training.building import rebuilt
@@ -220,7 +220,7 @@ def _of_file(path: Path) -> Trained:
             f"{name} was changed or damaged after it was written: its checksum differs; get it again"
         )
     try:
-        about = json.loads(metadata["macc"])
+        about = parse(metadata["macc"])
     except (ValueError, RecursionError):
         about = None
     if not isinstance(about, dict) or about.get("macc_model") != FORMAT:
