@@ -451,8 +451,7 @@ def html_prose(text: str) -> str:
 
 
 def html_name(text: str) -> str:
-    """A name as HTML that breaks at the end of a line beside its signs, and within a word only
-    where it must.
+    """A name as HTML that breaks at its signs, and within a word only where it must.
 
     Example:
         >>> html_name("FL+MACC")

@@ -65,8 +65,7 @@ def choose(
 
 
 def read_cells(name: str, folder: Path, clean: Splits, *, corruptions: Sequence[str], verify: bool) -> Splits:
-    """The clean set with the cells of ``folder`` as its shifts; pixels stay in their files until
-    they are used.
+    """The clean set with the cells of ``folder`` as its shifts, whose pixels stay in their files.
 
     Args:
         name: Of the new set.

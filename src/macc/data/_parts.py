@@ -44,8 +44,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Mean and standard deviation to subtract and divide by: per channel of an image, or per
-    feature.
+    """Mean and deviation to subtract and divide by: of a channel of images, or of a feature.
 
     Images are scaled to ``[0, 1]`` first, so the values are in that unit.
 
@@ -171,8 +170,7 @@ class Part:
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), probs=probs)
 
     def subset(self, size: int, *, seed: int) -> "Part":
-        """``size`` samples drawn without replacement, every class in the share it has, in the old
-        order.
+        """``size`` samples drawn without replacement, in the old order and shares of classes.
 
         Example:
             >>> part = Part(inputs=torch.zeros(90, 2), labels=torch.arange(90) % 3)
@@ -186,8 +184,7 @@ class Part:
         return self._draw(wanted, seed)
 
     def make_imbalanced(self, factor: float, *, seed: int) -> "Part":
-        """Fewer samples of each next class, exponentially, until the last has ``1 / factor`` of the
-        first.
+        """Exponentially fewer samples of each next class, ``1 / factor`` of the first in the last.
 
         Class ``k`` of ``K`` keeps at most ``n_max · factor^(−k / (K − 1))`` samples, and at least
         one.

@@ -230,8 +230,7 @@ class Splits:
         return replace(self, train=noisy)
 
     def digest(self) -> str:
-        """A hash of samples, labels, class names, their preparation and, of tokens, the number of
-        ids and vectors.
+        """A hash of samples, labels, class names, preparation and, of tokens, ids and vectors.
 
         Equal data have an equal digest.
 
@@ -257,8 +256,7 @@ class Splits:
 
 
 def seeded_split(count: int, *shares: float) -> list[Tensor]:
-    """Indices of ``count`` samples: one group for each share, drawn one after another, then the
-    rest.
+    """Indices of ``count`` samples: groups of each share, drawn one by one, then the rest.
 
     The rule of the code the paper follows: shuffle with a fixed seed, and the first ``int(0.1 n)``
     samples are the validation set. It has nothing to do with the seed of a training run.
@@ -278,8 +276,7 @@ def seeded_split(count: int, *shares: float) -> list[Tensor]:
 
 
 def stratified_split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Indices of ``int(share · n)`` samples and of the rest, every class in the share it has, by a
-    fixed seed.
+    """Indices of ``int(share · n)`` samples and of the rest, by class and by a fixed seed.
 
     For sets without a published split: a small one keeps every class in its validation samples.
 
@@ -297,8 +294,7 @@ def stratified_split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def named_split(wanted: str, names: Mapping[str, str], present: Collection[str], where: object) -> str | None:
-    """What a split is called among those ``present``: as ``names`` says, or by a synonym; ``None``
-    if it is not there.
+    """What a split is called among those ``present``, also by a synonym; ``None`` if not there.
 
     Example:
         >>> named_split("val", {"train": "train", "val": "val"}, ["train", "valid"], "a.npz")

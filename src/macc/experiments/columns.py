@@ -35,8 +35,7 @@ def names() -> list[str]:
 
 
 def main() -> list[str]:
-    """The metrics of every experiment, shown or not: the headline ones, calibration errors ahead of
-    other scores.
+    """The metrics of every experiment, shown or not: the headline ones, errors ahead of scores.
 
     Example:
         >>> main()
@@ -52,8 +51,7 @@ def compared(columns: Container[str]) -> list[str]:
 
 
 def column(name: str, unit: float | None = None) -> Column:
-    """A column by its name, in a table whose file may give it another unit; ``classwise_ece/3`` is
-    class 3.
+    """A column by its name, in the unit that the table gives; ``classwise_ece/3`` is class 3.
 
     Example:
         >>> column("sce").title, column("sce", 1e-2).title, column("classwise_ece/3").title

@@ -114,8 +114,7 @@ def seconds_of_epoch(ledger: Ledger, dataset: LocalDataSet) -> float:
 
 
 def seconds_without_data(recipe: Recipe, samples: int) -> float | None:
-    """What an epoch of a data set takes whose files are missing, timed on noise of its shape; none
-    where that is unknown.
+    """What an epoch of a missing data set takes, timed on noise of its shape, if known.
 
     Weights do not change the time: the model starts from fresh ones. Of large images, batches are
     small.

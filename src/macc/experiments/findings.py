@@ -38,8 +38,7 @@ BY_CHANCE = (
 
 
 def add_findings(result: Result, ledger: Ledger, predictions: RunPredictions | None = None) -> None:
-    """Test the best method of every column against all others, and every MACC method against what
-    it must beat.
+    """Test the best method of every column against all, every MACC method against its rivals.
 
     Args:
         result: Has the cells; the tests and sentences are added.
@@ -190,8 +189,7 @@ def _against_all(
 
 
 def of_the_best(p_values: Sequence[float]) -> list[float]:
-    """Correct the p-values of the best method against all others for their number, and for the
-    choice of the best.
+    """Correct the p-values of the best method for their number and for the choice of the best.
 
     Any of the m methods might have come out best. For each of them Holm's procedure at level α/m
     with one-sided tests, whose p-values are half of these, keeps the chance of a false claim below

@@ -218,8 +218,7 @@ class Ledger:
         return [job for job in jobs if job not in self.failed and not self.run(job).finished]
 
     def chosen(self, dataset: LocalDataSet, method: Method, rule: Rule) -> Point | None:
-        """The point that a rule selects by validation alone, once every point is done; ties as in
-        the paper.
+        """The point that a rule selects by validation, once all are done; ties as in the paper.
 
         The best validation accuracy, NLL or refinement; of equal ones the smaller weight of the
         penalties, then the smaller dropout rate, then the first of the grid.

@@ -212,8 +212,7 @@ def _call(model: nn.Module, x: Any) -> Any:
 
 
 def logits_in(output: Any) -> Tensor | LogitMoments:
-    """The logits in what a model returns: the output itself, its ``logits`` or ``out``, or its
-    first entry.
+    """The logits in what a model returns: itself, its ``logits`` or ``out``, its first entry.
 
     Args:
         output: Logits or moments, an object or a mapping with ``logits`` (transformers), a mapping

@@ -45,8 +45,7 @@ def needs_two(samples: int) -> None:
 
 
 class DropoutHead(nn.Module):
-    """What :class:`MCDropoutLinear` and :class:`MCDropoutConv2d` share; it stands before the plain
-    layer's class.
+    """What :class:`MCDropoutLinear` and :class:`MCDropoutConv2d` share, before the plain class.
 
     The plain layer gives the logits. A subclass says what shape features have and how both
     estimators compute.

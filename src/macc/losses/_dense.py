@@ -15,8 +15,7 @@ from macc.losses._checks import UNKNOWN, Output, values_readable
 def as_rows(
     output: Output, labels: Tensor, ignore_index: int | None, *, independent: bool = False
 ) -> tuple[Output, Tensor]:
-    """Logits or moments ``(M, K)`` and their labels, from those of maps too, without the labels to
-    be ignored.
+    """Logits or moments ``(M, K)`` and labels, of maps too, without labels to be ignored.
 
     Rows without anything to ignore are returned as they are; what is no tensor is left to the
     checks of the losses. Leaving rows out waits for an accelerator once, because their number has

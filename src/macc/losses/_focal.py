@@ -10,8 +10,7 @@ from macc.losses._terms import Task
 
 
 def log_probs_of_label(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, finite with finite gradients however
-    saturated.
+    """``log s[y]`` and ``log(1 - s[y])``, ``(N,)`` each, with finite gradients throughout.
 
     A label whose own logit is -inf has a log-probability of -inf, as in cross-entropy.
     """

@@ -71,8 +71,7 @@ def largest_running_gap(top: TopLabels, weights: Tensor | None = None) -> float:
 
 
 def residuals_on_grid(confidence: Tensor, residuals: Tensor, cells: int = _GRID) -> Tensor:
-    """Sums ``(R, cells)`` of residuals ``(R, N)``, each shared between the two cells nearest its
-    confidence.
+    """Sums ``(R, cells)`` of residuals ``(R, N)``, each shared between the two nearest cells.
 
     Sharing keeps the centre of mass of every sample where it is.
     """

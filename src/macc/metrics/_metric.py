@@ -179,8 +179,7 @@ def reads_inputs(function: F) -> F:
 
 
 def registry() -> dict[str, Metric[Any]]:
-    """Every metric by name, in the order of printed tables, which is that of the imports of the
-    namespace.
+    """Every metric by name, in the order of printed tables and of the namespace's imports.
 
     Example:
         >>> list(registry())[:3]

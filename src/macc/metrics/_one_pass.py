@@ -14,8 +14,7 @@ from macc.metrics.inputs import Predictions
 
 
 class PerSample(NamedTuple):
-    """What the pass leaves of each sample, float64 ``(N,)``, and sums of the probabilities,
-    ``(K,)``.
+    """What the pass leaves of each sample, ``(N,)``, and sums of the probabilities, ``(K,)``.
 
     ``positive`` has the probability of the positive class of two, and whether the sample is of it.
     """

@@ -54,8 +54,7 @@ def maps_at_once(shape: Sequence[int]) -> Iterator[slice]:
 
 
 def as_pixels(probs: Array, labels: Array, ignore_index: int | None = None) -> Pixels:
-    """Scores ``(M, K)`` and labels ``(M,)`` of all pixels with a label; rows are returned as they
-    are.
+    """Scores ``(M, K)`` and labels ``(M,)`` of all labelled pixels; rows as they are.
 
     Args:
         probs: ``(N, K, H, W)``, or anything else.

@@ -43,8 +43,7 @@ def fine_cells(probs: npt.NDArray[np.float64], per_octave: int = _CELLS_PER_OCTA
 
 
 class CellCounts:
-    """How many samples of each class, and of all, each cell of its probability holds,
-    ``(K, cells)``, or their weights.
+    """How many samples of each class, and of all, each cell holds, ``(K, cells)``, or weights.
 
     Args:
         num_classes: Number of classes K.
@@ -72,8 +71,7 @@ class CellCounts:
 
 @dataclass(frozen=True)
 class BinnedArea:
-    """Mean area under the ROC curve of classes against the rest, from fine cells of their
-    probabilities.
+    """Mean area under the ROC curve of classes against the rest, from fine cells.
 
     Samples of one cell count as ties, which changes the area by ``error`` at most. ``spread`` is
     its standard deviation if the areas of all classes moved together, which is the most there can

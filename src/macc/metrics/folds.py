@@ -8,8 +8,7 @@ from macc.words import documented
 
 @documented
 def dealt(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
-    """The fold ``(N,)`` in which each sample is held out, on the CPU; each class is dealt out
-    evenly.
+    """The fold ``(N,)`` that holds out each sample, on the CPU; classes are dealt out evenly.
 
     Args:
         folds: Number of folds.

@@ -211,8 +211,7 @@ def equal_calibration(
     seed: int = 0,
     weights: npt.NDArray[np.float64] | None = None,
 ) -> float:
-    """The p-value of one map from probabilities to frequencies for all groups; see the top of this
-    file.
+    """The p-value of one map from probabilities to frequencies for all groups; see the top.
 
     Args:
         probs: Probabilities ``(N,)``.

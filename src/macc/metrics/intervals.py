@@ -417,8 +417,7 @@ class LargestCoverage:
 
 
 def unseen_share(draws: int, size: Tensor | float) -> Tensor:
-    """Draws ``(R, ...)`` of the weight of one sample more than so many, as the top of this file has
-    it.
+    """Draws ``(R, ...)`` of the weight of one sample more than so many; see the top.
 
     They are even quantiles in a random order that is always the same.
     """

@@ -9,8 +9,7 @@ from macc.words import class_called
 
 
 def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
-    """Say, for every metric whose *upper* bound exceeds its limit, why it does; nothing when all
-    are kept.
+    """Say why, for every metric whose *upper* bound exceeds its limit; nothing if none does.
 
     Args:
         report: The measured metrics, lower being better.

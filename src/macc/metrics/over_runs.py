@@ -23,8 +23,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """The p-value of a paired t-test, from at least two differences; NaN where they are all the
-    same and not 0.
+    """The p-value of a paired t-test of two differences or more; NaN if equal and not 0.
 
     Two or three seeds may differ by the same number of samples, which says nothing about how much
     seeds vary.

@@ -171,8 +171,7 @@ def check_risk(risk: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """The risk-coverage curve of samples that count any number of times each, for any number of
-    such counts.
+    """The risk-coverage curve of samples that count any number of times, for many such counts.
 
     Between two confidences errors are spread evenly, so the risk of the ``k`` most confident
     samples is ``(E + (k - M) s) / k``, where ``E`` of ``M`` samples above are wrong and ``s`` of

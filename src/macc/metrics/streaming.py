@@ -384,8 +384,7 @@ class Calibration:
 def check_streamed(
     metrics: Sequence[str] | None, num_classes: int, *, images: bool = False
 ) -> dict[str, Metric[Any]]:
-    """The metrics asked for, all that stream by default; those that need more than sums are
-    refused.
+    """The metrics asked for, by default all that stream; others are refused.
 
     Args:
         metrics: Their names.

@@ -108,8 +108,7 @@ class Means(NamedTuple):
 
 
 class Sums:
-    """All that is kept of the samples seen so far, as float64 ``parts``; those of two sets of
-    samples add up.
+    """All that is kept of the samples so far, as float64 ``parts`` that add up.
 
     Args:
         num_classes: Number of classes K.

@@ -43,8 +43,7 @@ class Optimum(NamedTuple):
 def best_temperature(
     logits: Tensor, labels: Tensor, *, unseen: float = 0.0, start: float = 1.0, weights: Tensor | None = None
 ) -> Optimum:
-    r"""The temperature of least NLL, by Newton's method on its logarithm inside a shrinking
-    bracket.
+    r"""The temperature of least NLL, by Newton's method on its logarithm within a bracket.
 
     Samples without an error ask for ever smaller temperatures, at which the first error to come
     costs any amount. ``unseen`` counts samples that were not seen, whose labels may be any class.

@@ -212,8 +212,7 @@ _ARRAYS = ("in_play", "product", "best", "best_row", "best_time")
 
 
 def interval_of_mean(residuals: Floats, error: float) -> tuple[float, float]:
-    """Limits of the mean of numbers in [-1, 1] that fail with probability ``error`` at most, for
-    any number of samples.
+    """Limits of the mean of any number of values in [-1, 1], which fail with ``error`` at most.
 
     They are the means against which no mixture of bets over all samples would have won
     ``2 / error``.

@@ -177,8 +177,7 @@ def _label_logs(data: Sample, temperature: float) -> Floats:
 def _on_simplex(
     objective: Callable[[Floats], tuple[float, Floats, Floats]], start: Floats
 ) -> tuple[Floats, float]:
-    """Where a convex function of three weights that sum to 1 is least, and its value there, by
-    Newton's method.
+    """Where a convex function of three weights of sum 1 is least, and its value, by Newton.
 
     Args:
         objective: Gives value, slope and curvature.

@@ -168,8 +168,7 @@ class Problem:
         return replace(self, brier=self.loss(start)[0] / max(replace(self, brier=1.0).loss(start)[0], 1e-300))
 
     def curvature(self) -> Tensor:
-        """Second derivatives by the numbers of each class at temperature scaling,
-        ``(K, width, width)``.
+        """Second derivatives by each class's numbers at temperature scaling, ``(K, width, width)``.
 
         The diagonals alone, ``(K, width)``, where there are too many classes; and of samples that
         are hardly undecided.

@@ -124,8 +124,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def order_statistic(size: int, share: float, confidence: float) -> int | None:
-    """The smallest k so that at most a share of the population exceeds the k-th smallest of
-    ``size`` samples.
+    """The smallest k: at most a share of all exceeds the k-th smallest of ``size`` samples.
 
     The share beyond the k-th is above ``share`` with probability ``P(Bin(size, 1 - share) >= k)``,
     which must be at most ``1 - confidence``; ``None`` when even the largest sample cannot promise

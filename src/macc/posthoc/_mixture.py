@@ -122,8 +122,7 @@ def mixed_kinds(num_classes: int) -> tuple[Any, Any]:
 
 
 def learned_weight(first: Tensor, second: Tensor, each: Tensor | None = None) -> float:
-    """The weight of the first of two calibrators, as held-out labels tell it: the mean of its
-    posterior.
+    """The weight of the first of two calibrators: the mean of its posterior, from held-out labels.
 
     Args:
         first: Negative log-likelihoods of held-out labels, ``(N,)``.

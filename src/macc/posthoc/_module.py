@@ -9,8 +9,7 @@ from macc.posthoc._base import Calibrator, from_dict
 
 
 class CalibratorModule(nn.Module):
-    """Logits ``(N, K)`` in, calibrated probabilities out, on the device and in the precision of the
-    logits.
+    """Logits ``(N, K)`` in, calibrated probabilities out, on their device, in their precision.
 
     There is nothing to train. The state dict holds the calibrator whole, as the bytes of its JSON
     form, and loading one replaces the calibrator. Gradients flow through to the logits where the

@@ -217,8 +217,7 @@ def _claims(
 def _sequence(
     right: npt.NDArray[np.float64], each: npt.NDArray[np.float64] | None
 ) -> tuple[npt.NDArray[np.float64], ...]:
-    r"""Of the first k samples, for every k: samples, wrong ones, and both as numbers that exact
-    limits take.
+    r"""Of the first k samples, for every k: samples and wrong ones, also as limits take them.
 
     Of weighted samples the share of wrong ones is :math:`p = \sum w_i e_i / \sum w_i`, of variance
     :math:`\sum w_i^2 (e_i - p)^2 / (\sum w_i)^2`. That is the variance of a share of :math:`n`

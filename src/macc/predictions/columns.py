@@ -111,8 +111,7 @@ def of_columns(
 
 
 def _two_words(reading: Reading, parts: Iterator[Raw]) -> list[str] | None:
-    """The names of two classes of which the positive one is named, from the first label that is
-    another word.
+    """The names of two classes, one of them positive, from the first label that is another.
 
     None where the labels are indices, or where 0, 1 or a word for no names the positive class: then
     ``prob`` stays the probability of class 1.

@@ -30,8 +30,7 @@ _SAMPLES_A_CLASS = 50
 
 @dataclass(frozen=True)
 class Loaded:
-    """Scores ``(N, K)`` or ``(N,)``, labels ``(N,)``, whether the scores are logits, and class
-    names if known.
+    """Scores ``(N, K)`` or ``(N,)``, labels ``(N,)``, whether they are logits, names if known.
 
     ``rows`` says where in its file each sample stands, counted from 0; without it samples are all
     of the file. ``answers`` says that scores are the confidence of answers, and labels whether they

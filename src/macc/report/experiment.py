@@ -39,8 +39,7 @@ under it too.
 
 
 def find(path: str | PathLike[str], out: Path = Path("runs")) -> Path | None:
-    """The folder of an experiment by its folder, its ``result.json`` or its name; nothing if it is
-    none.
+    """The folder of an experiment by its folder, ``result.json`` or name; nothing if none.
 
     Of several scales under one name, the one that was run last.
     """

@@ -81,8 +81,7 @@ class ReportSource:
         return shlex.quote(str(path))
 
     def options(self, but: Sequence[str] = ()) -> str:
-        """How to read the file, as options in a shell with a blank before them; columns of groups
-        are named by others.
+        """How to read the file, as shell options after a blank, without columns of groups.
 
         Args:
             but: Columns that another option names.

@@ -10,8 +10,7 @@ from macc.losses.distributed import batch_mean
 
 
 def share_batch_norm(model: nn.Module) -> None:
-    """Make every batch norm of a model use the statistics of all processes while it trains, in
-    place.
+    """Make every batch norm of a model use the statistics of all processes, in place.
 
     Names and state stay those of the layer; in evaluation it is the layer itself.
     """

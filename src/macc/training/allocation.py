@@ -15,8 +15,7 @@ _SETTINGS = {
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep up to 1 GB that it has freed, where the C library is glibc; whether it
-    does.
+    """Let this process keep up to 1 GB that it freed, if it has glibc; whether it does.
 
     A training step frees all its tensors and the next one asks for as many. By default glibc hands
     them back to the system in between, which takes each page away and clears it again. It is a

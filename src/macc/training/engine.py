@@ -186,8 +186,7 @@ def learner_for(recipe: Recipe, model: nn.Module, data: Splits, accelerator: Acc
 
 
 def _compile(recipe: Recipe, prepared: nn.Module, device: torch.device) -> None:
-    """Let the compiler have what is trained; whether there is one shows when it is asked for
-    something small.
+    """Let the compiler have what is trained, if there is one, as a small trial shows.
 
     What is compiled depends on nothing but the shape of a batch: with shapes that the compiler may
     generalise, what it makes would depend on the batches seen before, and a run that resumes has

@@ -32,8 +32,7 @@ class Scaling(_InputValues):
 
 
 class Inputs(_InputValues):
-    """What a model was trained on, without the samples: enough to build it again and to prepare new
-    inputs for it.
+    """What a model was trained on, without samples: enough to build it and prepare inputs.
 
     Example:
         >>> from macc import data

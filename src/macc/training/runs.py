@@ -175,8 +175,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def run_hash(recipe: Recipe, data: Splits | str, model: nn.Module | None = None) -> str:
-    """The hash of what decides a run: recipe, data and version, and the weights that a user starts
-    from.
+    """The hash of what decides a run: recipe, data, version, weights that a user starts from.
 
     Values of the recipe that do not change the result are left out, see :meth:`Recipe.deciding`.
 

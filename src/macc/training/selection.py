@@ -36,8 +36,7 @@ def chosen_epoch(history: Sequence[Row], rule: Selection) -> int:
 
 
 def candidate_epochs(history: Sequence[Row], rule: Selection) -> set[int]:
-    """The epochs that may still be chosen, whatever the epochs to come are like: their weights must
-    be kept.
+    """The epochs that may still be chosen, whatever follows: their weights must be kept.
 
     With ``val_sce`` a better accuracy later may rule out the present choice in favour of an earlier
     epoch that is now second: every epoch that no other beats in both is kept.

@@ -21,8 +21,7 @@ LARGE_KERNEL = 9
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDraws:
-    """Random numbers that belong to images, whatever batch they come in: each has a generator of
-    its own.
+    """Random numbers that belong to images, whatever their batch: each has its own generator.
 
     Args:
         key: What else the numbers depend on.

@@ -156,8 +156,7 @@ def _power(side: int) -> int:
 
 
 def plasma(noise: Tensor, decay: float) -> Tensor:
-    """Diamond-square fractals in ``[0, 1]`` from uniform noise in ``[−1, 1]``, ``(N, S, S)`` with
-    ``S`` a power of 2.
+    """Diamond-square fractals in ``[0, 1]``, ``(N, S, S)``, from noise; ``S`` is a power of 2.
 
     Points between known ones get their mean and noise, whose size is divided by ``decay²`` each
     time the distance is halved; the map is periodic.

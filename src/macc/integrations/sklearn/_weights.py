@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 
 def rows_by_weight(weight: npt.NDArray[np.float64], draw: np.random.RandomState) -> npt.NDArray[Any]:
-    """As many row indices as there are rows, each as often as its share of the weight says, rounded
-    up or down by chance.
+    """As many row indices as rows, each as often as its share of the weight, rounded by chance.
 
     Example:
         >>> rows_by_weight(np.array([2.0, 0.0, 1.0, 1.0]), np.random.RandomState(0))

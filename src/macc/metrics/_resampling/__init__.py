@@ -27,8 +27,7 @@ from macc.metrics.intervals import Sampled
 
 
 class Draws:
-    """What resampling shows of one set of predictions; each part is made when the first metric asks
-    for it.
+    """What resampling shows of one set of predictions; each part is made when first asked for.
 
     Args:
         given: Predictions on the CPU.

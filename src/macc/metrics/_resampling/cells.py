@@ -17,8 +17,7 @@ _MOST_SINGLE = 2048
 
 
 class TopCells:
-    """The predicted classes in rising order of their confidence, as cells whose sums can be
-    resampled.
+    """The predicted classes by rising confidence, as cells whose sums can be resampled.
 
     Up to 2048 samples every sample is a cell. Beyond, a cell holds neighbours: cells are cut at the
     edges of the bins, at those of the grid of the smooth error, and so that none has more than a

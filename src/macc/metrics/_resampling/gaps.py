@@ -53,8 +53,7 @@ class BinErrors(NamedTuple):
 def errors_of_bins(
     binned: TopBins, noise: Tensor, null: Tensor, *, sizes: Tensor, size: float | None = None
 ) -> BinErrors:
-    """The errors of confidence bins, from the noise of their gaps and from gaps of labels drawn by
-    chance.
+    """The errors of confidence bins, from the noise of their gaps and from labels of chance.
 
     Args:
         binned: Sums over the samples of each bin.

@@ -135,8 +135,7 @@ class GroupDraws:
 
 
 def _draws(samples: Tensor, resamples: int) -> tuple[Tensor, Tensor]:
-    """How often each resample holds each group, float64 ``(R, G)``, and how many samples that
-    makes, ``(R,)``.
+    """Counts of groups in each resample, float64 ``(R, G)``, and of samples, ``(R,)``.
 
     Where groups are empty, as they are for few samples, so may be resamples of them: those say
     nothing.

@@ -59,8 +59,7 @@ class Resampling:
         return self.num_samples > _UNGROUPED_SAMPLES
 
     def counts(self) -> Iterator[Tensor]:
-        """Yield ``(R, N)`` counts, how often each resample holds each sample, a few resamples at a
-        time.
+        """Yield ``(R, N)`` counts of samples in each resample, a few resamples at a time.
 
         Of weighted samples they are weights, which sum to ``size`` in every resample.
         """
@@ -135,8 +134,7 @@ class Resampling:
 
     @cached_property
     def groups(self) -> tuple[Tensor, Tensor]:
-        """Group of each sample, ``(N,)``, and counts ``(R, G)``, how often each resample holds each
-        group.
+        """Group of each sample, ``(N,)``, and counts of groups in each resample, ``(R, G)``.
 
         Up to 10 000 samples every sample is its own group. Beyond, means of random groups are as
         good as samples to resample from, and their number no longer grows.

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 
 def over_time(monitor: Monitor, *, level: float = 0.95) -> "Figure":
-    """Draw confidence and accuracy of each window, the calibration error below, and where the alarm
-    was raised.
+    """Draw confidence and accuracy of each window, the error below, and where the alarm was.
 
     Accuracy of rows with labels is drawn full, that estimated for rows without labels hollow.
 

@@ -79,8 +79,7 @@ class Contrast(NamedTuple):
 
 @documented
 def contrast(probs_a: Tensor, probs_b: Tensor, labels: Tensor, count: int) -> Contrast:
-    """The samples of the paper's first figure: the largest gains in confidence of B over A, and the
-    largest drops.
+    """The samples of the paper's first figure: where confidence of B is most above and below A.
 
     Gains are looked for among samples that both models get right, drops among those that both get
     wrong.
