@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import macc
-from macc import metrics, posthoc
+from macc import losses, metrics, posthoc
+from macc.experiments.result import Cell, Result
 from macc.monitor import Monitor
 from macc.ship import Prediction
 from macc.tables import Displayed
@@ -15,6 +16,17 @@ LOGITS = 2 * RNG.normal(size=(400, 3))
 LABELS = (LOGITS + RNG.gumbel(size=LOGITS.shape)).argmax(1)
 PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 NAMES = ["<cat>", "dog", "owl"]
+
+
+MOMENTS = macc.LogitMoments(torch.tensor(LOGITS), torch.ones(400, 3))
+
+
+def experiment():
+    """A result of one cell, and a sentence."""
+    found = Result("x", "", "table", "full", "0", 1, ["ece"], {}, ["<cat>"], ["M"], {"<cat>": ["test"]})
+    found.findings.append("M is better than chance.")
+    found.cells.append(Cell("<cat>", "test", "M", "val_accuracy", "ece", (0.02,), 0.01, 0.03, None))
+    return found
 
 
 def watched():
@@ -45,7 +57,9 @@ SHOWN = {
     "Grouped": lambda: posthoc.Grouped.fit(LOGITS, LABELS, np.array(["<cat>", "b"])[np.arange(400) % 2]),
     "Coverage": lambda: posthoc.Sets.fit(PROBS, LABELS).measure(PROBS, LABELS, classes=NAMES),
     "LabelThresholds": lambda: posthoc.label_thresholds(PROBS, np.eye(3)[LABELS], names=NAMES),
+    "MACCDiagnostics": lambda: losses.MACC().diagnostics(MOMENTS),
     "Monitor": watched,
+    "Result": experiment,
     "Prediction": predicted,
     "Temperature": lambda: posthoc.Temperature.fit(LOGITS, LABELS),
     "VectorScaling": lambda: posthoc.VectorScaling.fit(LOGITS, LABELS),
@@ -79,3 +93,10 @@ def test_sentences_are_paragraphs():
         lines = str(found).splitlines()
         assert found._repr_html_().count("<p>") == len(lines)
         assert isinstance(found, Displayed)
+
+
+def test_a_stream_says_what_it_has_seen():
+    calibration = metrics.Calibration(3)
+    calibration.update(PROBS, LABELS)
+
+    assert repr(calibration) == "<Calibration: 400 samples, 3 classes, 15 bins>"

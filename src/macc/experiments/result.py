@@ -128,6 +128,16 @@ class Result:
     calibrated: dict[str, str] = field(default_factory=dict)
     """The methods after the calibrators of their runs, and which method each is made of."""
 
+    def __str__(self) -> str:
+        from macc.experiments.tables import render  # it is made of results
+
+        return render(self, "text")
+
+    def _repr_html_(self) -> str:
+        from macc.experiments.tables import notebook
+
+        return notebook(self)
+
     def cell(
         self, dataset: str, test: str, method: str, metric: str, rule: str = "val_accuracy"
     ) -> Cell | None:

@@ -11,7 +11,7 @@ from macc.experiments.result import LEVEL, Cell, Result
 from macc.experiments.spec import RULE_TEXT
 from macc.io.json import finite
 from macc.metrics import headline_errors
-from macc.tables import SECOND, Column, Entry, Table, Unit, escape_latex, escape_markdown
+from macc.tables import SECOND, Column, Entry, Table, Unit, escape_latex, escape_markdown, html_of
 
 Format = Literal["text", "md", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -198,6 +198,14 @@ def _text(result: Result) -> str:
     if result.findings:
         parts.append("Findings\n" + "\n".join(f"- {text}" for text in result.findings))
     return "\n\n".join(parts)
+
+
+def notebook(result: Result) -> str:
+    """A result as a notebook shows it."""
+    parts: list[Table | str] = [caption(result)]
+    for table in tables(result):
+        parts += [table.caption, table]
+    return html_of(*parts, marked(result, "*", SECOND), *_remarks(result), *result.findings)
 
 
 def _markdown(result: Result) -> str:

@@ -11,6 +11,7 @@ from macc.losses._checks import UNKNOWN, Output, check_moments, values_readable
 from macc.losses._dense import flat
 from macc.losses._terms import BatchPenalty
 from macc.losses.distributed import batch_mean
+from macc.tables import Table, html_of
 
 # Beyond this uncertainty the slope of tanh is below 1.4e-3: MACC hardly moves it any more.
 SATURATED = 4.0
@@ -186,17 +187,23 @@ class MACCDiagnostics:
 
     def __str__(self) -> str:
         rows = [
-            f"{j:<5}  {c:>10.3f}  {t:>9.3f}  {g:>+6.3f}"
-            for j, (c, t, g) in enumerate(
-                zip(self.confidence.tolist(), self.certainty.tolist(), self.gap.tolist(), strict=True)
-            )
+            f"{j:<5}  {c:>10}  {t:>9}  {g:>6}"
+            for j, c, t, g in [("class", "confidence", "certainty", "gap"), *self._rows]
         ]
-        return "\n".join(
-            [
-                f"mean u {self.mean_u:.3f} (fixed point {self.fixed_point:.3f}), "
-                f"{100 * self.saturated:.1f} % of u above {SATURATED:g}",
-                "class  confidence  certainty     gap",
-                *rows,
-                self.sentence,
-            ]
+        return "\n".join([self._means, *rows, self.sentence])
+
+    def _repr_html_(self) -> str:
+        table = Table.of(["class", "confidence", "certainty", "gap"], self._rows)
+        return html_of(self._means, table, self.sentence)
+
+    @property
+    def _means(self) -> str:
+        return (
+            f"mean u {self.mean_u:.3f} (fixed point {self.fixed_point:.3f}), "
+            f"{100 * self.saturated:.1f} % of u above {SATURATED:g}"
         )
+
+    @property
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        values = zip(self.confidence.tolist(), self.certainty.tolist(), self.gap.tolist(), strict=True)
+        return [(str(j), f"{c:.3f}", f"{t:.3f}", f"{g:+.3f}") for j, (c, t, g) in enumerate(values)]

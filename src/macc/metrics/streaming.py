@@ -161,6 +161,9 @@ class Calibration:
         """How many samples this process has seen."""
         return self._sums.count + self._waiting.count
 
+    def __repr__(self) -> str:
+        return f"<Calibration: {self.num_samples} samples, {self.num_classes} classes, {self.bins} bins>"
+
     def update(
         self,
         probs: Array,
