@@ -94,6 +94,8 @@ def test_best_says_who_was_refused_and_takes_functions():
         posthoc.best(logits, labels, ["platt"])
     with pytest.raises(ValueError, match="no calibrator is called 'magic'; there are .*vector-scaling"):
         posthoc.best(logits, labels, ["magic"])
+    with pytest.raises(ValueError, match="no calibrator is called 'temprature'; did you mean 'temperature'"):
+        posthoc.best(logits, labels, ["temprature"])
     with pytest.raises(ValueError, match="folds must be"):
         posthoc.best(logits, labels, folds=1)
     with pytest.raises(ValueError, match="too few for 5 folds"):

@@ -23,7 +23,7 @@ from macc.posthoc._mixture import (
     weighing,
 )
 from macc.tables import Displayed, Table, thousands
-from macc.words import documented
+from macc.words import did_you_mean, documented
 
 Candidate: TypeAlias = str | type[Calibrator] | Callable[[Any, Any], Calibrator]
 
@@ -221,7 +221,7 @@ def by_name(name: str) -> type[Calibrator]:
     known = {kind.lower(): value for kind, value in methods().items()}
     plain = str(name).lower().replace("-", "").replace("_", "")
     if plain not in known:
-        raise ValueError(f"no calibrator is called {name!r}; there are {', '.join(map(written, methods()))}")
+        raise ValueError(f"no calibrator is called {name!r}; {did_you_mean(name, map(written, methods()))}")
     return known[plain]
 
 
