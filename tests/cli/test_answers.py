@@ -174,6 +174,18 @@ def test_answers_over_time_are_watched(tmp_path):
     assert "2 700" in honest.out or "2700" in honest.out
 
 
+def test_answers_get_a_map_that_moves_one_half_too(files):
+    """At one half a temperature changes nothing."""
+    ended = run("calibrate", "--fit", files[0], "--apply", files[1], "-o", "mended.csv", "--resamples", 100)
+
+    assert ended.code == 0, ended.err
+    assert "Platt (" in ended.out
+    assert (
+        "Temperature ("
+        in run("calibrate", "--fit", files[0], "--apply", files[1], "--grid", "-o", "grid.csv").out
+    )
+
+
 @pytest.mark.filterwarnings("always:.* of the answers to ")
 def test_wrong_claims_of_certainty_leave_room_for_the_others(tmp_path, monkeypatch):
     """A judge says one of a few values, often 1; what it is right at rises by steps in between."""

@@ -57,8 +57,12 @@ def calibrate(
     ] = None,
     apply_labels: ApplyLabels = None,
     method: Annotated[
-        str, typer.Option(help="temperature, vector-scaling, …, or auto, which chooses the best on VAL.")
-    ] = "temperature",
+        str | None,
+        typer.Option(
+            help="temperature, vector-scaling, …, or auto, which chooses the best on VAL. If not given "
+            "temperature, and platt of answers."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(

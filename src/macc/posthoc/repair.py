@@ -91,7 +91,7 @@ def repair(
     val: Loaded,
     test: Loaded,
     *,
-    method: str = "temperature",
+    method: str | None = None,
     grid: bool = False,
     normalise: bool = False,
     positive: str | None = None,
@@ -106,11 +106,15 @@ def repair(
     Args:
         val: What to fit to.
         test: What to apply to.
-        method: A calibrator's name, or ``"auto"`` for :func:`best`.
+        method: A calibrator's name, or ``"auto"`` for :func:`best`; by default ``"temperature"``,
+            and ``"platt"`` of answers: their confidence may be too high at one half too, where a
+            temperature changes nothing.
         grid: The paper's grid of temperatures.
         positive: The positive class of two; class 1 by default.
         groups: The group of each sample of ``val`` and of ``test``, for own maps of groups.
     """
+    if method is None:
+        method = "platt" if val.answers and not grid else "temperature"
     if grid and method != "temperature":
         raise ValueError(f"--grid is of the method temperature, not of {method}")
     check_classes(val.classes, test.classes)
