@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     import optuna
 
+    from macc.experiments._storage import Storage
+
 HEARTBEAT_SECONDS = 10
 LOCK_SECONDS = 120
 MAX_RETRIES = 3
@@ -114,9 +116,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def open_storage(
-    address: str, folder: Path, *, heartbeat: int = HEARTBEAT_SECONDS
-) -> "optuna.storages.RDBStorage":
+def open_storage(address: str, folder: Path, *, heartbeat: int = HEARTBEAT_SECONDS) -> "Storage":
     """Connect to a database of Optuna, creating its tables if nobody has.
 
     Args:
@@ -241,12 +241,13 @@ class GridStudy:
         ledger: Ledger,
         dataset: LocalDataSet,
         method: Method,
-        storage: "optuna.storages.RDBStorage",
+        storage: "Storage",
         folder: Path,
     ) -> None:
         import optuna
 
         self.ledger, self.dataset, self.method, self.folder = ledger, dataset, method, folder
+        self.storage = storage
         self.search = ledger.experiment.search
         self.axes = ledger.axes(dataset, method)
         self.points = ledger.points(dataset, method)
@@ -323,6 +324,7 @@ class GridStudy:
         import optuna
 
         with _quiet():
+            self.storage.notice_the_silent(self.study._study_id)
             optuna.storages.fail_stale_trials(self.study)
 
     def work(self, train: Train) -> bool:

@@ -38,7 +38,7 @@ from macc.training.allocation import keep_freed_memory
 from macc.training.runs import Run, locked
 
 if TYPE_CHECKING:
-    import optuna
+    from macc.experiments._storage import Storage
 
 MIN_RESAMPLES = 100
 """Behind the intervals of a run's own ``metrics.json``; tables have those over seeds, or make
@@ -105,7 +105,7 @@ class Worker:
         self.ledger, self.folder, self.address, self.tell = ledger, folder, storage, tell
         self.heartbeat, self.failures = heartbeat, failures
         self.studies: dict[tuple[str, str], GridStudy] = {}
-        self.storage: optuna.storages.RDBStorage | None = None
+        self.storage: Storage | None = None
         self.stop = _Stop()
 
     def run(self) -> None:
