@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from benchmarks import calibrated, ensembles, fashion, people
+from benchmarks import calibrated, ensembles, fashion, people, posthoc_field, posthoc_page
 from benchmarks._results import IMAGES, RESULTS, ROOT, heading, read, save, versus
 from benchmarks._timing import Ratio
 from benchmarks.scaling import Growth
@@ -43,9 +43,15 @@ from macc.report.sources import open_sources
 
 TABLES = ROOT / "docs" / "results-tables.md"
 SPEED = RESULTS / "performance.json"
-WRITTEN = ("results", "results-after-temperature", "results-as-trained", "performance", "which-method")
+WRITTEN = (
+    "results",
+    "results-after-temperature",
+    "results-as-trained",
+    "performance",
+    "which-method",
+    "posthoc",
+)
 PAGES = (*(ROOT / "docs" / f"{name}.md" for name in WRITTEN), ROOT / "README.md")
-FIELD = RESULTS / "posthoc_field.json"
 CERTAINTY = RESULTS / "certainty.json"
 WAYS = {"conventional": "N whole passes", "efficient": "one pass, N masks"}
 """The ways to get moments of N masks, and what a figure calls them."""
@@ -97,6 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         draw_differences(IMAGES / "differences.svg")
         calibrated.draw(IMAGES / "after-temperature.svg")
         fashion.draw_training(IMAGES / "mechanism.svg")
+        posthoc_field.draw(posthoc_page.without_choice(), IMAGES / "posthoc_field.svg")
         for page in PAGES:
             page.write_text(filled(page.read_text()))
     else:
@@ -208,6 +215,7 @@ def filled(page: str) -> str:
             "claims": claims,
             "rates": fashion.rates,
             "which": which,
+            **posthoc_page.BLOCKS,
         }
         text = own.get(match[1], lambda: matrix(match[1]))()
         return f"<!-- begin {match[1]} -->\n{text}\n<!-- end -->"
@@ -601,7 +609,7 @@ def gain() -> str:
     """What calibrators win on the test logits of fully trained networks, fitted to one half and
     measured on the other.
     """
-    rows = [row for row in json.loads(FIELD.read_text()) if row["size"] == 5000]
+    rows = [row for row in json.loads(posthoc_page.FIELD.read_text()) if row["size"] == 5000]
     lines = ["| mean ECE, NLL | as trained | temperature | Dirichlet |", "|---|---|---|---|"]
     for classes in sorted({row["classes"] for row in rows}):
         found = {
@@ -638,7 +646,7 @@ def gain() -> str:
 
 def which() -> str:
     """What to use in which situation, each with the number behind it."""
-    rows = [row for row in json.loads(FIELD.read_text()) if row["size"] == 5000]
+    rows = [row for row in json.loads(posthoc_page.FIELD.read_text()) if row["size"] == 5000]
     raw, mended = (
         f"{100 * fmean(row['ece'] for row in rows if row['method'] == method):.1f} %"
         for method in ("Identity", "Temperature")

@@ -1,11 +1,13 @@
 """What the pages say of the results in words is what the results say."""
 
 import re
+from statistics import fmean
 
 import pytest
-from benchmarks import calibrated, evidence, fashion
+from benchmarks import calibrated, evidence, fashion, posthoc_page
 from benchmarks._results import ROOT, read, versus
 from benchmarks.calibrated import BASE, METRICS, then, trained
+from benchmarks.posthoc_field import difference, means, win_rates
 
 FASHION = fashion.found()
 LOW, MIDDLE = "NLL+MACC p 0.1", "NLL+MACC p 0.2"
@@ -43,6 +45,62 @@ def between(first, second, metric="nll", test="in domain"):
 def as_trained(metric="nll"):
     """Every method of Fashion-MNIST before a temperature."""
     return {method: fashion.value(FASHION, "in domain", metric, method) for method in trained(FASHION)}
+
+
+def gap(method, classes, size=5000, metric="nll", **options):
+    """What a calibrator has more than the temperature on real networks, and the interval's ends."""
+    values = means(posthoc_page.field(**options)[classes, size], metric)
+    return difference(values, method)
+
+
+def mean_brier(method, classes):
+    return fmean(means(posthoc_page.field()[classes, 5000], "brier")[method].values())
+
+
+def brier_wins(method, classes):
+    return win_rates(means(posthoc_page.field()[classes, 5000], "brier"))[method]
+
+
+SMS, SVS = "probmetrics SMS", "probmetrics SVS"
+MAPS = ("VectorScaling", "MatrixScaling", "Dirichlet")
+FEW = [(classes, size) for classes in (10, 100) for size in (1000, 500)]
+OF_CALIBRATORS = {
+    "With 5000 samples local temperature, matrix, Dirichlet and vector scaling are better than the "
+    "temperature beyond chance": (
+        lambda: all(gap(name, k)[2] < 0 for name in ("LocalTemperature", *MAPS) for k in (10, 100))
+    ),
+    "With 1000 and 500 local temperature scaling is the one to take": (
+        lambda: all(
+            gap("LocalTemperature", *column)[0] <= min(gap(name, *column)[0] for name in (*MAPS, SMS, SVS))
+            for column in FEW
+        )
+    ),
+    "the maps of classes win little, and lose nothing beyond chance": (
+        lambda: all(gap(name, *column)[1] <= 0 for name in MAPS for column in FEW)
+    ),
+    "SMS loses there with 100 classes": lambda: all(gap(SMS, 100, size)[1] > 0 for size in (1000, 500)),
+    "Vector scaling is not behind the temperature with 100 classes at any of the three sizes": (
+        lambda: all(gap("VectorScaling", 100, size)[0] <= 0 for size in (5000, 1000, 500))
+    ),
+    "In Brier score, with 5000 samples, local temperature scaling is first in the mean": (
+        lambda: all(
+            mean_brier("LocalTemperature", k) <= min(mean_brier(name, k) for name in (*MAPS, SMS, SVS))
+            for k in (10, 100)
+        )
+    ),
+    "Vector, matrix and Dirichlet scaling are equal to SVS or better in the mean": (
+        lambda: all(mean_brier(name, k) < mean_brier(SVS, k) + 5e-5 for name in MAPS for k in (10, 100))
+    ),
+    "with 10 classes SVS wins a few more duels than vector and matrix scaling do": (
+        lambda: brier_wins(SVS, 10) > max(brier_wins(name, 10) for name in MAPS[:2])
+    ),
+    "Accuracy falls by about a tenth of a point of CIFAR-10 with matrix and Dirichlet scaling": (
+        lambda: all(-0.2 < 100 * gap(name, 10, metric="accuracy")[0] < -0.05 for name in MAPS[1:])
+    ),
+    "`best` has the best mean rank of all": (
+        lambda: re.search(r"\n\| (\S+) \|", posthoc_page.best().partition("---")[2])[1] == "`best`"
+    ),
+}
 
 
 def mended_nll(method):
@@ -91,6 +149,7 @@ AS_THE_PAPER_SAYS = {
 }
 
 CLAIMS = {
+    "docs/posthoc.md": OF_CALIBRATORS,
     "README.md": {
         "a network trained until it fits has a lower NLL with MACC than without, and as low a one with dropout": (
             lambda: against(LOW, BASE) == "+" and against(LOW, MUCH) == "·"
