@@ -206,3 +206,12 @@ def test_wrong_claims_of_certainty_leave_room_for_the_others(tmp_path, monkeypat
     assert "count as that much" in applied.err
     with (tmp_path / "again.csv").open(newline="") as again:
         assert [float(row["confidence"]) for row in csv.DictReader(again)][::100] == pytest.approx(values)
+
+
+def test_an_npz_of_answers_is_refused_with_the_cure(tmp_path):
+    np.savez(tmp_path / "answers.npz", confidence=[0.5, 0.9], correct=[0, 1])
+
+    ended = run("evaluate", tmp_path / "answers.npz")
+
+    assert ended.code == 2
+    assert "it has confidence, correct; answers are columns of a .csv or .parquet" in ended.err

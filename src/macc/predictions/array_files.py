@@ -60,7 +60,10 @@ def scores_key(path: Path, members: Members, reading: Reading) -> str:
     names = members.names
     found = listed(sorted(names))
     if "labels" not in names and reading.labelled:
-        raise ValueError(f"{shown(path)} has no key 'labels'; it has {found}")
+        cure = (
+            "; answers are columns of a .csv or .parquet" if {"confidence", "correct"} <= set(names) else ""
+        )
+        raise ValueError(f"{shown(path)} has no key 'labels'; it has {found}{cure}")
     if "probs" in names and "logits" in names:
         raise ValueError(f"{shown(path)} has both 'probs' and 'logits'; keep the one to be measured")
     if "probs" not in names and "logits" not in names:
