@@ -110,8 +110,8 @@ class GroupReport(Displayed):
 
     def _notes(self) -> tuple[str, ...]:
         held = (
-            f"The worst group is first. Intervals of groups hold for all {len(self.groups)} at once with "
-            f"{100 * self.confidence:g} % confidence; after a calibration error and its interval stands what a perfectly "
+            "The worst group, by how far its error is above chance, is first. Intervals of groups hold "
+            f"for all {len(self.groups)} at once with {100 * self.confidence:g} % confidence; after a calibration error and its interval stands what a perfectly "
             "calibrated model would show."
         )
         few = f"Few samples (below {SMALL}), so that little can be said of them: {listed(self.small)}."

@@ -24,7 +24,7 @@ def broken_limits(report: Report, limits: Mapping[str, float]) -> list[str]:
         if estimate.high <= limit:
             continue
         value, high = (_write(v, name, report) for v in (estimate.value, estimate.high))
-        level = f"{100 * report.confidence:g} %"
+        level = f"{100 * report.confidence:.4g} %"
         if estimate.value <= limit:
             reasons.append(
                 f"too few samples to tell: {_label(name, report)} {value} is within the limit of {_plain(limit, name)}, "

@@ -36,6 +36,9 @@ from macc.words import documented, listed, quoted, shown
 
 _FORMAT = 1
 _LARGEST_FILE = 2**28
+# How many standard errors a group has to gain. With one, a quarter of the fits to groups that were
+# alike gave some group a map of its own, by chance.
+_ERRORS = 2
 # What half a squared distance from the common map costs against a sum of losses: about as many
 # samples.
 _PENALTIES = (1.0, 8.0, 64.0, 512.0)
@@ -76,7 +79,7 @@ class Grouped(Displayed):
 
     The penalty λ shrinks it towards the common map. Cross-validation chooses one λ for all groups,
     and gives a group its own map only where that has a lower NLL on held-out samples, by more than
-    one standard error. Small groups and those that the fit has not seen get the common map. Where
+    two standard errors. Small groups and those that the fit has not seen get the common map. Where
     the common map keeps the predicted class, b is 0, and the own maps keep it too.
 
     Args:
@@ -163,7 +166,7 @@ class Grouped(Displayed):
             if index in large:
                 own = gains[chosen][which == index]
                 gain, error = float(own.mean()), float(own.std(ddof=1) / math.sqrt(len(own)))
-            pays = gain > error
+            pays = gain > _ERRORS * error
             scores.append(GroupScore(name, int(counts[index]), gain, error, pays))
             if pays:
                 there = _part(data, which == index)
@@ -265,9 +268,11 @@ class Grouped(Displayed):
         if own:
             said = f"{own} of {len(self.scores)} groups have a map of their own."
             if any(not score.own and not score.small for score in self.scores):
-                said += " It does not pay for others: they gain less than one standard error."
+                said += " It does not pay for others: they gain less than two standard errors."
         else:
-            said = "No group gains more than one standard error by a map of its own: all have the common one."
+            said = (
+                "No group gains more than two standard errors by a map of its own: all have the common one."
+            )
         return [table, said]
 
     __repr__ = Displayed.__str__
