@@ -203,6 +203,16 @@ def test_a_held_out_part_without_errors_does_not_make_the_model_certain():
     assert 0.9 < classifier.predict_proba(features).max() < 0.9999
 
 
+def test_a_learning_rate_of_nothing_is_refused_where_denormals_are_flushed():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush denormals")
+    try:
+        with pytest.raises(ValueError, match="`learning_rate` must be a number above 0, got 0"):
+            quick(learning_rate=0).fit(X, Y)
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_what_cannot_be_is_refused(monkeypatch):
     for knobs, message in (
         ({"validation_fraction": 1.0}, r"`validation_fraction` must lie in \[0, 1\), got 1.0"),

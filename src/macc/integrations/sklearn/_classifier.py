@@ -157,7 +157,8 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for size in self.hidden:
             _check_whole("hidden", size)
         numbers = {
-            "learning_rate": (np.nextafter(0, 1), np.inf, "be a number above 0"),
+            # Not the next number after 0: where denormals are flushed, that equals 0.
+            "learning_rate": (np.finfo(float).tiny, np.inf, "be a number above 0"),
             "weight_decay": (0, np.inf, "be a number of at least 0"),
             "validation_fraction": (0, 1, "lie in [0, 1)"),
         }
