@@ -331,6 +331,16 @@ def test_no_extra_may_bring_another_torch():
     assert not named & {"torch", "torchvision", "torchaudio", "timm"}
 
 
+def test_the_documents_name_the_licence_of_every_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [each for extra in project["optional-dependencies"].values() for each in extra]
+    named = {Requirement(each).name.lower() for each in [*project["dependencies"], *extras]}
+    page = (ROOT / "docs" / "reliability.md").read_text().lower()
+    rows = [row for row in page.splitlines() if row.startswith("|")]
+
+    assert [name for name in named - {"macc-torch"} if not any(name in row for row in rows)] == []
+
+
 def applies(marker, extras):
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
 
