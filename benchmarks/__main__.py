@@ -55,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
         for ratio in import_module(f"benchmarks.{part}").cases():
             missed += not ratio.reached
             mark = "" if ratio.reached else "  missed"
-            table.add_row(ratio.case, f"{ratio.value:.3g}", f"{ratio.limit}{mark}")
+            row = ratio.case, f"{ratio.value:.3g}", f"{ratio.limit}{mark}"
+            console.print(*row, sep="  ", highlight=False)  # known even if the rest is interrupted
+            table.add_row(*row)
             kept.append({"part": part, **asdict(ratio)})
     console.print(table)
     if given.json is not None:

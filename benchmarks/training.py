@@ -141,12 +141,12 @@ def against_research_code(repeats: int = 3, images: int = 1280) -> Iterator[Rati
     yield Ratio(
         f"ResNet-20, CIFAR-sized: engine (bf16), {images / fast:.0f} images/s, over {loop}",
         slow / fast,
-        at_least=2 if names_tiles() and LIMIT not in os.environ else None,
+        at_least=2.2 if names_tiles() and LIMIT not in os.environ else None,
     )
     yield Ratio(
         f"ResNet-20, CIFAR-sized: engine (fp32), {images / single:.0f} images/s, over {loop}",
         slow / single,
-        at_least=1.3,
+        at_least=1.6,
     )
 
 
