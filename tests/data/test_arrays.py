@@ -402,6 +402,27 @@ class TestParquet:
         ):
             data.arrays(tmp_path / "a.parquet")
 
+    def test_small_image_files_that_would_fill_the_memory_together(self, tmp_path):
+        image = pytest.importorskip("PIL.Image")
+        buffer = io.BytesIO()
+        image.new("1", (8000, 8000)).save(buffer, "PNG")
+        self.write(tmp_path / "a.parquet", image=[buffer.getvalue()] * 6, label=[0, 1] * 3)
+        with pytest.raises(
+            ValueError, match=r"`image` of .* would take 1\.1 GB from [0-9,]+ bytes; they are"
+        ):
+            data.arrays(tmp_path / "a.parquet")
+
+    def test_encoded_images_of_two_sizes(self, tmp_path):
+        image = pytest.importorskip("PIL.Image")
+        rows = []
+        for size in (8, 9):
+            buffer = io.BytesIO()
+            image.new("L", (size, size)).save(buffer, "PNG")
+            rows.append(buffer.getvalue())
+        self.write(tmp_path / "a.parquet", image=rows * 10, label=[0, 1] * 10)
+        with pytest.raises(ValueError, match="`image` of .* have 2 sizes and need the same one; `folder:`"):
+            data.arrays(tmp_path / "a.parquet")
+
     def test_encoded_images_of_more_bits(self, tmp_path):
         from PIL import Image
 

@@ -4,8 +4,10 @@ The name of an array says what it is, so nothing is guessed from shapes or value
 """
 
 import io
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -25,6 +27,9 @@ from macc.words import listed, quoted, shown
 # More vectors than this do not fit into most memories; the largest vocabularies have about a
 # million ids.
 LARGEST_TOKEN = 10**7
+# Images of more bytes than the first are refused where their files have a five-hundredth of that:
+# drawings pack to a hundredth, and photographs to a tenth.
+_MUCH, _PACKED = 2**30, 500
 KINDS: dict[str, Kind] = {"features": "features", "images": "image", "tokens": "tokens"}
 FORM = (
     "save `features` (N, D), `images` (N, H, W[, C]) or `tokens` (N, L) with `labels` (N,), "
@@ -224,7 +229,7 @@ def _parquet_inputs(file: Path, table: Any) -> tuple[Array, Kind]:
                 "Kind", kind
             )
     if "image" in table.column_names:
-        return np.stack([_decoded(file, row) for row in table.column("image").to_pylist()]), "image"
+        return _parquet_images(file, table.column("image").to_pylist()), "image"
     columns = {name: table.column(name) for name in table.column_names}
     wrong = [
         name
@@ -239,19 +244,51 @@ def _parquet_inputs(file: Path, table: Any) -> tuple[Array, Kind]:
     return np.stack([column.to_numpy().astype(np.float32) for column in columns.values()], axis=1), "features"
 
 
-def _decoded(file: Path, row: Any) -> Array:
+def _parquet_images(file: Path, rows: list[Any]) -> Array:
+    """Encoded images of one size, ``(N, H, W, 3)``."""
+    if not rows:
+        return np.empty((0, 0, 0, 3), np.uint8)
+    contents, sizes = list[bytes](), set()
+    for row in rows:
+        content = row.get("bytes") if isinstance(row, Mapping) else row
+        if not isinstance(content, bytes):
+            raise ValueError(
+                f"column `image` of {file} must hold encoded images (bytes), got {type(content)}"
+            )
+        with _opened(file, content) as image:
+            sizes.add((image.height, image.width))
+        contents.append(content)
+    if len(sizes) != 1:
+        raise ValueError(
+            f"the images in column `image` of {file} have {len(sizes)} sizes and need the same one; "
+            "`folder:` brings images of any size to one"
+        )
+    shape = (len(contents), *sizes.pop(), 3)
+    needed, packed = math.prod(shape), sum(map(len, contents))
+    if needed > _MUCH and needed > _PACKED * packed:
+        raise ValueError(
+            f"the images in column `image` of {file} would take {needed / 2**30:.1f} GB from {packed:,} bytes; "
+            "they are damaged, or made to fill the memory"
+        )
+    images = np.empty(shape, np.uint8)
+    for into, content in zip(images, contents, strict=True):
+        with _opened(file, content) as image:
+            into[:] = np.asarray(eight_bit(image).convert("RGB"))
+    return images
+
+
+@contextmanager
+def _opened(file: Path, content: bytes) -> Iterator[Any]:
+    """An encoded image of a file; what goes wrong with it is said of the file."""
     try:
         from PIL import Image
     except ImportError:
         raise ValueError(
             f"decoding the images of {file} needs Pillow: pip install 'macc-torch[data]'"
         ) from None
-    content = row.get("bytes") if isinstance(row, Mapping) else row
-    if not isinstance(content, bytes):
-        raise ValueError(f"column `image` of {file} must hold encoded images (bytes), got {type(content)}")
     try:
         with Image.open(io.BytesIO(content)) as image:
-            return np.asarray(eight_bit(image).convert("RGB"))
+            yield image
     # Pillow's plugins raise what they like on damaged files, and on files that would fill the
     # memory.
     except Exception as error:
