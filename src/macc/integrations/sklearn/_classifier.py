@@ -164,7 +164,7 @@ class MACCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         for name, (least, end, limits) in numbers.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not least <= value < end:
+            if isinstance(value, bool) or not isinstance(value, Real) or not least <= float(value) < end:
                 raise ValueError(f"`{name}` must {limits}, got {value!r}")
         if self.calibrator not in (None, "auto"):
             posthoc.by_name(self.calibrator)
