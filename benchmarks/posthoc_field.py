@@ -95,6 +95,7 @@ def methods() -> dict[str, Fit]:
         "VectorScaling",
         "MatrixScaling",
         "Dirichlet",
+        "Mixture",
     )
     return {
         **{name: ours(name) for name in names},

@@ -128,6 +128,7 @@ def apart() -> str:
     columns = [(classes, SIZES[0]) for classes, size in field() if size == SIZES[0]]
     rows = [[each for each in field()[column] if not each["file"].endswith(TUNED)] for column in columns]
     order = (
+        "Mixture",
         "MatrixScaling",
         "Dirichlet",
         "LocalTemperature",
@@ -180,10 +181,8 @@ def choice() -> str:
         classes: max(row["seconds"] for row in chosen if (row["classes"], row["size"]) == (classes, SIZES[0]))
         for classes in (10, 100)
     }
-    splits = len({row["split"] for row in chosen})
     points = [
-        f"Random halves of each network: {splits}. It took `Mixture` in {mixed} of {len(chosen)} fits (network, fit size "
-        "and half), so this is also what `Mixture` is worth.",
+        f"It took `Mixture` in {mixed} of {len(chosen)} fits (network, fit size and half).",
         f"It is ahead of the temperature in {ahead} of these fits. In the mean over networks it is ahead "
         f"beyond chance in {beyond} of {len(found)} columns.",
         f"The accuracy of a network changes by {min(moved):+.2f} to {max(moved):+.2f} points.",
