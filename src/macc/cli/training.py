@@ -9,6 +9,19 @@ import typer
 from macc.cli.app import app, recipe_app, say
 from macc.cli.options import DataFolder, Verify
 
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change another value of the recipe: optimiser.lr=0.01."),
+]
+Seed = Annotated[int | None, typer.Option(help="Another seed than the recipe's.")]
+Scale = Annotated[
+    str,
+    typer.Option(
+        metavar="smoke|cpu|full",
+        help="How much to train: for seconds, for about an hour, or as in the paper.",
+    ),
+]
+
 
 @app.command()
 def train(
@@ -17,20 +30,9 @@ def train(
         str | None,
         typer.Option(metavar="LOSS", help="Another loss than the recipe's: 'Focal(gamma=2) + 10*MACC'."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change another value of the recipe: optimiser.lr=0.01."
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="smoke|cpu|full",
-            help="How much to train: for seconds, for about an hour, or as in the paper.",
-        ),
-    ] = "full",
+    changes: Changes = None,
+    seed: Seed = None,
+    scale: Scale = "full",
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="The folder in which run folders are made.")
     ] = Path("runs"),
@@ -143,20 +145,9 @@ def recipe_list() -> None:
 def recipe_show(
     name: Annotated[str, typer.Argument(help="A recipe, or a YAML file.")],
     loss: Annotated[str | None, typer.Option(metavar="LOSS", help="Another loss than the recipe's.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change another value of the recipe: optimiser.lr=0.01."
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="smoke|cpu|full",
-            help="How much to train: for seconds, for about an hour, or as in the paper.",
-        ),
-    ] = "full",
+    changes: Changes = None,
+    seed: Seed = None,
+    scale: Scale = "full",
 ) -> None:
     """Show a complete recipe, with the source of each value.
 
